@@ -1,0 +1,34 @@
+// Package bucket stores published buckets: the panes of closed buckets, per stream and series.
+//
+// A Table holds what one shard closed since its last checkpoint, in memory. A checkpoint writes it as pieces, one for each
+// (stream, block of 32 ends, shard), together with the shard's state and sequence, in one Pebble batch. A piece names
+// (series, end) pairs and holds the complete pane of each; per series and end the newest piece wins, and a table is newer
+// than every piece. Corrections are therefore whole panes again, never differences.
+//
+// The store has no write-ahead log and is never fsynced per write: Flush makes everything committed before it durable. What
+// a crash takes is folded again from the log. The whole directory may be deleted; it is then rebuilt.
+//
+// Invariants.
+//
+//	P1  Per (stream, series, end) readers see one pane: the newest as of their view.
+//	P2  Readers hold immutable memory; a Table only ever appends behind what a view has seen.
+//	P3  State, pieces and sequence of a shard land in one batch, or not at all.
+//	P4  A piece's bytes do not depend on the order in which its entries were put.
+//
+// Bytes in the store (integers in keys are big-endian; signed ones have their sign bit flipped so that they sort):
+//
+//	"m"                                   → format version (1 byte), identity of the log (rest)
+//	"c" shard:1                           → seq:8, state of the shard (projections/pane)
+//	"p" stream:8 block:8 shard:1 seq:8    → piece
+//
+// Piece, version 1:
+//
+//	version:1 = 1
+//	series:uvarint
+//	per series, by increasing ref:
+//	  ref delta:uvarint (the first from 0)
+//	  mask:uvarint      bit i+1: a pane ends at the block's i-th end; bit 0: an incomplete mask follows
+//	  incomplete:uvarint, only with bit 0: bit i: the bucket at the block's i-th end lost late samples
+//	  per set bit of the mask, increasing: length:uvarint, pane (projections/accum)
+//	crc32c of everything before:4, little-endian
+package bucket

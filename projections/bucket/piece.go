@@ -1,0 +1,266 @@
+package bucket
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/bits"
+	"slices"
+)
+
+// pieceVersion is the version of the piece format.
+const pieceVersion = 1
+
+// ErrCorruptPiece is wrapped by every error about a piece that does not decode.
+var ErrCorruptPiece = errors.New("bucket: corrupt piece")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// item is one (series, end) of one source, as merging sees it.
+type item struct {
+	ref     uint64
+	order   uint32 // position in time: of two panes for one (ref, idx) the greater wins
+	idx     uint8
+	mark    bool
+	payload []byte
+}
+
+// sortItems orders by (ref, end, age).
+func sortItems(items []item) {
+	slices.SortFunc(items, func(a, b item) int {
+		if a.ref != b.ref {
+			return cmp.Compare(a.ref, b.ref)
+		}
+		if a.idx != b.idx {
+			return cmp.Compare(a.idx, b.idx)
+		}
+		return cmp.Compare(a.order, b.order)
+	})
+}
+
+// seriesItems is what a block holds of one series after merging: the newest panes, and the marks.
+type seriesItems struct {
+	ref        uint64
+	mask       uint32
+	incomplete uint32
+	payloads   [EndsPerBlock][]byte
+}
+
+// merge calls yield for each series of sorted items (P1).
+func merge(items []item, yield func(*seriesItems) error) error {
+	var s seriesItems
+	for i := 0; i < len(items); {
+		s.ref, s.mask, s.incomplete = items[i].ref, 0, 0
+		for ; i < len(items) && items[i].ref == s.ref; i++ {
+			it := &items[i]
+			if it.mark {
+				s.incomplete |= 1 << it.idx
+				continue
+			}
+			s.mask |= 1 << it.idx
+			s.payloads[it.idx] = it.payload
+		}
+		if err := yield(&s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendPiece encodes what the chunks of one block hold.
+func appendPiece(dst []byte, chunks []*chunk) []byte {
+	var items []item
+	for _, c := range chunks {
+		items = c.appendItems(items, nil)
+	}
+	sortItems(items)
+	n := 0
+	for i := range items {
+		if i == 0 || items[i].ref != items[i-1].ref {
+			n++
+		}
+	}
+	start := len(dst)
+	dst = append(dst, pieceVersion)
+	dst = binary.AppendUvarint(dst, uint64(n))
+	prev := uint64(0)
+	_ = merge(items, func(s *seriesItems) error {
+		dst = binary.AppendUvarint(dst, s.ref-prev)
+		prev = s.ref
+		m := uint64(s.mask) << 1
+		if s.incomplete != 0 {
+			m |= 1
+		}
+		dst = binary.AppendUvarint(dst, m)
+		if s.incomplete != 0 {
+			dst = binary.AppendUvarint(dst, uint64(s.incomplete))
+		}
+		for rest := s.mask; rest != 0; rest &= rest - 1 {
+			p := s.payloads[bits.TrailingZeros32(rest)]
+			dst = binary.AppendUvarint(dst, uint64(len(p)))
+			dst = append(dst, p...)
+		}
+		return nil
+	})
+	return binary.LittleEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
+}
+
+// appendItems appends the chunk's entries whose series is wanted (nil: all), in the order in which they were put.
+func (c *chunk) appendItems(items []item, wanted *refSet) []item {
+	for i := range c.entries {
+		e := &c.entries[i]
+		if wanted != nil && !wanted.has(e.ref) {
+			continue
+		}
+		items = append(items, item{
+			ref: e.ref, order: uint32(len(items)), idx: e.idx, mark: e.mark,
+			payload: c.data[e.off : e.off+e.size : e.off+e.size],
+		})
+	}
+	return items
+}
+
+// pieceReader walks the series of an encoded piece.
+type pieceReader struct {
+	buf  []byte
+	left uint64
+	ref  uint64
+
+	mask, incomplete uint32
+}
+
+// openPiece checks the checksum and the version.
+func openPiece(p []byte) (pieceReader, error) {
+	if len(p) < 6 {
+		return pieceReader{}, fmt.Errorf("%w: %d bytes", ErrCorruptPiece, len(p))
+	}
+	body, sum := p[:len(p)-4], binary.LittleEndian.Uint32(p[len(p)-4:])
+	if crc32.Checksum(body, castagnoli) != sum {
+		return pieceReader{}, fmt.Errorf("%w: checksum", ErrCorruptPiece)
+	}
+	if body[0] != pieceVersion {
+		return pieceReader{}, fmt.Errorf("%w: version %d", ErrCorruptPiece, body[0])
+	}
+	r := pieceReader{buf: body[1:]}
+	var err error
+	if r.left, err = r.uvarint(); err != nil {
+		return pieceReader{}, err
+	}
+	return r, nil
+}
+
+func (r *pieceReader) uvarint() (uint64, error) {
+	v, n := binary.Uvarint(r.buf)
+	if n <= 0 {
+		return 0, fmt.Errorf("%w: cut short", ErrCorruptPiece)
+	}
+	r.buf = r.buf[n:]
+	return v, nil
+}
+
+// next moves to the next series; false at the end. Its payloads must be read, or skipped, by payload.
+func (r *pieceReader) next() (bool, error) {
+	if r.left == 0 {
+		if len(r.buf) != 0 {
+			return false, fmt.Errorf("%w: %d bytes behind the last series", ErrCorruptPiece, len(r.buf))
+		}
+		return false, nil
+	}
+	r.left--
+	d, err := r.uvarint()
+	if err != nil {
+		return false, err
+	}
+	if d == 0 || r.ref+d < r.ref {
+		return false, fmt.Errorf("%w: series out of order", ErrCorruptPiece)
+	}
+	r.ref += d
+	m, err := r.uvarint()
+	if err != nil {
+		return false, err
+	}
+	if m>>33 != 0 || m == 0 {
+		return false, fmt.Errorf("%w: mask %#x", ErrCorruptPiece, m)
+	}
+	r.mask, r.incomplete = uint32(m>>1), 0
+	if m&1 != 0 {
+		inc, err := r.uvarint()
+		if err != nil {
+			return false, err
+		}
+		if inc == 0 || inc>>32 != 0 {
+			return false, fmt.Errorf("%w: incomplete mask %#x", ErrCorruptPiece, inc)
+		}
+		r.incomplete = uint32(inc)
+	}
+	return true, nil
+}
+
+// payload returns the next pane of the current series; it aliases the piece.
+func (r *pieceReader) payload() ([]byte, error) {
+	n, err := r.uvarint()
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 || n > uint64(len(r.buf)) {
+		return nil, fmt.Errorf("%w: pane of %d bytes, %d left", ErrCorruptPiece, n, len(r.buf))
+	}
+	p := r.buf[:n:n]
+	r.buf = r.buf[n:]
+	return p, nil
+}
+
+// appendItems appends what the piece holds of the wanted series (nil: all), as one age.
+func appendPieceItems(items []item, piece []byte, wanted *refSet) ([]item, error) {
+	r, err := openPiece(piece)
+	if err != nil {
+		return items, err
+	}
+	for {
+		ok, err := r.next()
+		if err != nil || !ok {
+			return items, err
+		}
+		take := wanted == nil || wanted.has(r.ref)
+		for rest := r.mask; rest != 0; rest &= rest - 1 {
+			p, err := r.payload()
+			if err != nil {
+				return items, err
+			}
+			if take {
+				items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), payload: p})
+			}
+		}
+		if !take {
+			continue
+		}
+		for rest := r.incomplete; rest != 0; rest &= rest - 1 {
+			items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), mark: true})
+		}
+	}
+}
+
+// refSet answers membership for increasing references, with a moving finger: cheap when asked in order, right in any.
+type refSet struct {
+	refs   []uint64
+	finger int
+}
+
+func (s *refSet) has(ref uint64) bool {
+	if i := s.finger; i < len(s.refs) {
+		if s.refs[i] == ref {
+			return true
+		}
+		if i+1 < len(s.refs) && s.refs[i+1] == ref {
+			s.finger++
+			return true
+		}
+	}
+	i, ok := slices.BinarySearch(s.refs, ref)
+	if ok {
+		s.finger = i
+	}
+	return ok
+}

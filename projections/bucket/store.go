@@ -1,0 +1,220 @@
+package bucket
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// data path 5 of 6: publish. Closed buckets reach disk here, by checkpoints.
+
+const (
+	storeVersion = 1
+
+	keyMeta       = 'm'
+	keyCheckpoint = 'c'
+	keyPiece      = 'p'
+
+	defaultCacheBytes    = 64 << 20
+	defaultMemTableBytes = 32 << 20
+)
+
+// ErrOtherLog says that the views were folded from another log than the one at hand.
+var ErrOtherLog = errors.New("bucket: the views belong to another log; delete them and they are folded again")
+
+// ErrVersion says that the views were written by another version of the format.
+var ErrVersion = errors.New("bucket: the views have another format; delete them and they are folded again")
+
+// Options of a Store. The zero value is usable.
+type Options struct {
+	FS         vfs.FS       // default vfs.Default
+	Logger     *slog.Logger // default: discards
+	CacheBytes int64        // block cache, default 64 MiB
+}
+
+// Store keeps pieces and shard checkpoints in a Pebble database of its own.
+type Store struct {
+	db     *pebble.DB
+	failed atomic.Pointer[error]
+}
+
+// Open opens the store in dir, or creates it. identity names the log that is folded into it: ErrOtherLog if the store was
+// made for another one.
+func Open(dir string, identity []byte, opts Options) (*Store, error) {
+	if opts.FS == nil {
+		opts.FS = vfs.Default
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if opts.CacheBytes == 0 {
+		opts.CacheBytes = defaultCacheBytes
+	}
+	s := &Store{}
+	cache := pebble.NewCache(opts.CacheBytes)
+	defer cache.Unref()
+	po := &pebble.Options{
+		FS: opts.FS, Cache: cache, DisableWAL: true,
+		FormatMajorVersion: pebble.FormatNewest,
+		MemTableSize:       defaultMemTableBytes,
+		Logger:             &storeLogger{store: s, logger: opts.Logger},
+	}
+	db, err := pebble.Open(dir, po)
+	if err != nil {
+		return nil, fmt.Errorf("bucket: open %s: %w", dir, err)
+	}
+	s.db = db
+	if err := s.checkMeta(identity); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return s, nil
+}
+
+// checkMeta writes the meta record of a new store and compares that of an old one.
+func (s *Store) checkMeta(identity []byte) error {
+	want := append([]byte{storeVersion}, identity...)
+	v, closer, err := s.db.Get([]byte{keyMeta})
+	if errors.Is(err, pebble.ErrNotFound) {
+		return s.db.Set([]byte{keyMeta}, want, pebble.NoSync)
+	}
+	if err != nil {
+		return fmt.Errorf("bucket: read meta: %w", err)
+	}
+	defer closer.Close()
+	switch {
+	case len(v) == 0 || v[0] != storeVersion:
+		return ErrVersion
+	case !slices.Equal(v, want):
+		return ErrOtherLog
+	}
+	return nil
+}
+
+// Checkpoint is what Commit writes in one batch.
+type Checkpoint struct {
+	Shard  int    // 0..255
+	Seq    uint64 // of the last event that State and Tables reflect
+	State  []byte
+	Tables []*Table // what was closed since the last checkpoint that was committed, oldest first
+}
+
+// Commit writes a checkpoint (P3). It is durable after the next Flush.
+func (s *Store) Commit(c Checkpoint) error {
+	if err := s.err(); err != nil {
+		return err
+	}
+	b := s.db.NewBatch()
+	defer b.Close()
+	chunks := make(map[Key][]*chunk)
+	for _, t := range c.Tables {
+		for k, cs := range t.blocks {
+			chunks[k] = append(chunks[k], cs...)
+		}
+	}
+	var piece []byte
+	for k, cs := range chunks {
+		piece = appendPiece(piece[:0], cs)
+		if err := b.Set(pieceKey(k, c.Shard, c.Seq), piece, nil); err != nil {
+			return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
+		}
+	}
+	v := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(c.State)), c.Seq)
+	if err := b.Set([]byte{keyCheckpoint, byte(c.Shard)}, append(v, c.State...), nil); err != nil {
+		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
+	}
+	if err := s.db.Apply(b, pebble.NoSync); err != nil {
+		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
+	}
+	return s.err()
+}
+
+// Flush makes everything committed before it durable.
+func (s *Store) Flush() error {
+	if err := s.err(); err != nil {
+		return err
+	}
+	if err := s.db.Flush(); err != nil {
+		return fmt.Errorf("bucket: flush: %w", err)
+	}
+	return s.err()
+}
+
+// State returns the newest checkpoint of a shard; ok is false if there is none.
+func (s *Store) State(shard int) (seq uint64, state []byte, ok bool, err error) {
+	v, closer, err := s.db.Get([]byte{keyCheckpoint, byte(shard)})
+	if errors.Is(err, pebble.ErrNotFound) {
+		return 0, nil, false, nil
+	}
+	if err != nil {
+		return 0, nil, false, fmt.Errorf("bucket: read checkpoint of shard %d: %w", shard, err)
+	}
+	defer closer.Close()
+	if len(v) < 8 {
+		return 0, nil, false, fmt.Errorf("bucket: checkpoint of shard %d has %d bytes", shard, len(v))
+	}
+	return binary.BigEndian.Uint64(v), slices.Clone(v[8:]), true, nil
+}
+
+// Bytes returns the size of the store's files.
+func (s *Store) Bytes() uint64 { return s.db.Metrics().DiskSpaceUsage() }
+
+// Close flushes nothing: call Flush before for a clean stop.
+func (s *Store) Close() error {
+	if err := s.db.Close(); err != nil {
+		return fmt.Errorf("bucket: close: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) err() error {
+	if e := s.failed.Load(); e != nil {
+		return *e
+	}
+	return nil
+}
+
+// storeLogger turns Pebble's fatal errors into a store that fails every later call, instead of ending the process: the views
+// are not the truth, and queries over what stands may go on.
+type storeLogger struct {
+	store  *Store
+	logger *slog.Logger
+}
+
+func (l *storeLogger) Infof(string, ...any) {}
+
+func (l *storeLogger) Errorf(format string, args ...any) {
+	l.logger.Error("views store", "err", fmt.Sprintf(format, args...))
+}
+
+func (l *storeLogger) Fatalf(format string, args ...any) {
+	err := fmt.Errorf("bucket: views store failed: "+format, args...)
+	if l.store.failed.CompareAndSwap(nil, &err) {
+		l.logger.Error("views store failed", "err", err)
+	}
+}
+
+// pieceKey orders pieces by stream, block, shard and age.
+func pieceKey(k Key, shard int, seq uint64) []byte {
+	b := make([]byte, 0, 26)
+	b = append(b, keyPiece)
+	b = binary.BigEndian.AppendUint64(b, k.Stream)
+	b = binary.BigEndian.AppendUint64(b, uint64(k.Block)^(1<<63))
+	b = append(b, byte(shard))
+	return binary.BigEndian.AppendUint64(b, seq)
+}
+
+// parsePieceKey is the inverse of pieceKey.
+func parsePieceKey(b []byte) (k Key, shard int, seq uint64, err error) {
+	if len(b) != 26 || b[0] != keyPiece {
+		return Key{}, 0, 0, fmt.Errorf("bucket: piece key %x", b)
+	}
+	k.Stream = binary.BigEndian.Uint64(b[1:])
+	k.Block = int64(binary.BigEndian.Uint64(b[9:]) ^ (1 << 63))
+	return k, int(b[17]), binary.BigEndian.Uint64(b[18:]), nil
+}

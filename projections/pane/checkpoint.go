@@ -1,0 +1,163 @@
+package pane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"tidemark/log"
+	"tidemark/projections/bucket"
+)
+
+// checkpointStats is what metrics and truncation read of checkpoints.
+type checkpointStats struct {
+	durable  atomic.Uint64 // least sequence over all shards that a crash cannot take back
+	failures atomic.Uint64 // consecutive failures; 0 after a success
+	rounds   atomic.Uint64
+}
+
+// Durable returns the sequence from which a restart after a crash replays, at most.
+func (p *Projection) Durable() log.Seq { return log.Seq(p.ckpt.durable.Load()) }
+
+// CheckpointFailures returns the number of consecutive failures to write a checkpoint.
+func (p *Projection) CheckpointFailures() uint64 { return p.ckpt.failures.Load() }
+
+// checkpointLoop writes one shard after the other, spread over the interval, and flushes after each round. A failure is
+// logged and counted, and the shard is tried again in the next round; what it closed stays readable in memory.
+func (p *Projection) checkpointLoop(ctx context.Context) error {
+	pace := time.NewTicker(max(p.opts.CheckpointInterval/Shards, time.Millisecond))
+	defer pace.Stop()
+	for {
+		var firstErr error
+		for id := range Shards {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-pace.C:
+			}
+			if err := p.checkpointShard(ctx, id); err != nil && firstErr == nil {
+				firstErr = err
+			}
+		}
+		if firstErr == nil {
+			firstErr = p.flush(ctx)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case firstErr != nil:
+			n := p.ckpt.failures.Add(1)
+			p.logger.Error("checkpoint failed", "projection", p.Name(), "consecutive", n, "err", firstErr)
+		default:
+			p.ckpt.failures.Store(0)
+			p.ckpt.rounds.Add(1)
+		}
+	}
+}
+
+// Checkpoint writes every shard and makes it durable.
+func (p *Projection) Checkpoint(ctx context.Context) error {
+	for id := range Shards {
+		if err := p.checkpointShard(ctx, id); err != nil {
+			return err
+		}
+	}
+	return p.flush(ctx)
+}
+
+// visitShard runs f in the worker that owns the shard, and waits for it.
+func (p *Projection) visitShard(ctx context.Context, id int, f func(*Shard, *shelf)) error {
+	done := make(chan struct{}, 1)
+	visit := func(s *Shard, sh *shelf) {
+		if s.id == id {
+			f(s, sh)
+		}
+	}
+	if err := p.sendTo(ctx, p.workers[id%len(p.workers)], message{visit: visit, done: done}); err != nil {
+		return err
+	}
+	select {
+	case <-done:
+		return nil
+	case <-p.failed:
+		return p.err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// checkpointShard freezes a shard in its worker, writes it beside it, and drops what was written from memory (P7).
+func (p *Projection) checkpointShard(ctx context.Context, id int) error {
+	var c bucket.Checkpoint
+	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { c = freeze(s, sh) }); err != nil {
+		return fmt.Errorf("freeze shard %d: %w", id, err)
+	}
+	if err := p.store.Commit(c); err != nil {
+		return err
+	}
+	if err := p.visitShard(ctx, id, func(_ *Shard, sh *shelf) { sh.committed(c) }); err != nil {
+		return fmt.Errorf("release shard %d: %w", id, err)
+	}
+	return nil
+}
+
+// freeze takes a shard's state, and moves its table to those that are on their way to disk.
+func freeze(s *Shard, sh *shelf) bucket.Checkpoint {
+	if s.table.Len() > 0 {
+		sh.leaving = append(sh.leaving, s.table)
+		s.table = bucket.NewTable()
+	}
+	return bucket.Checkpoint{
+		Shard: s.id, Seq: uint64(s.seq), State: s.Encode(),
+		Tables: append([]*bucket.Table(nil), sh.leaving...),
+	}
+}
+
+// committed forgets what now stands in pieces.
+func (sh *shelf) committed(c bucket.Checkpoint) {
+	sh.leaving = append([]*bucket.Table(nil), sh.leaving[len(c.Tables):]...)
+	sh.pieceSeq = log.Seq(c.Seq)
+}
+
+// flush makes the committed checkpoints durable.
+func (p *Projection) flush(ctx context.Context) error {
+	least := log.Seq(0)
+	for id := range Shards {
+		if err := p.visitShard(ctx, id, func(_ *Shard, sh *shelf) {
+			if id == 0 || sh.pieceSeq < least {
+				least = sh.pieceSeq
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	if err := p.store.Flush(); err != nil {
+		return err
+	}
+	p.ckpt.durable.Store(uint64(least))
+	return nil
+}
+
+// finalCheckpoint writes every shard after the workers have ended.
+func (p *Projection) finalCheckpoint() error {
+	var errs []error
+	for _, w := range p.workers {
+		for id, s := range w.shards {
+			if s == nil {
+				continue
+			}
+			c := freeze(s, w.shelves[id])
+			if err := p.store.Commit(c); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			w.shelves[id].committed(c)
+		}
+	}
+	if err := errors.Join(append(errs, p.store.Flush())...); err != nil {
+		return fmt.Errorf("last checkpoint: %w", err)
+	}
+	return nil
+}

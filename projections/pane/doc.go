@@ -1,0 +1,23 @@
+// Package pane folds the log into panes: it opens buckets, closes them, and publishes what they hold.
+//
+// The fold is Shard: a state machine over events, without clock, I/O or goroutine. Series belong to one of Shards shards by
+// their reference; a shard's content depends on the events alone, not on how many workers there are, which batches the
+// events came in, or where the process was restarted. Projection runs the shards on a few workers, writes checkpoints shard
+// by shard, and answers reads as of one log sequence.
+//
+// Per series there is one run of raw samples, which covers the union of its streams' open buckets and tails; per series and
+// stream there are the open buckets, the largest filing time seen (maxF) and the closure watermark c. A bucket is folded
+// from the run when it closes, and again when a late sample corrects it, so every family is exact.
+//
+// Invariants.
+//
+//	P1  State after event n is a function of events 1..n.
+//	P2  One series' time never closes another series' bucket.
+//	P3  A bucket is published when it closes, visible to every read whose sequence is at or behind the event that closed it.
+//	P4  c never decreases; a bucket with E ≤ c never opens again.
+//	P5  routed = applied + duplicate + conflict + late dropped + late uncorrectable, per stream, over samples that are no stale markers.
+//	P6  A read sees every shard as of one sequence.
+//	P7  A checkpoint holds a shard's state, what it closed, and the sequence, in one batch.
+//
+// Life cycle of a Projection: New, Restore, Run (blocks), with Apply called by the runner in log order.
+package pane

@@ -1,0 +1,327 @@
+package pane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/log"
+	"tidemark/projections"
+	"tidemark/projections/bucket"
+	"tidemark/projections/plan"
+	"tidemark/projections/series"
+)
+
+const (
+	// queuedBatches is the number of batches that may wait before a worker. Feeding blocks beyond it.
+	queuedBatches = 4
+	// defaultCheckpointInterval is the time in which every shard is written once.
+	defaultCheckpointInterval = 15 * time.Second
+	// maxOutcomes is the number of barriers whose outcome is remembered for those who wait on them.
+	maxOutcomes = 1024
+)
+
+// Options of a Projection. The zero value is usable.
+type Options struct {
+	Workers            int           // default GOMAXPROCS; content does not depend on it
+	CheckpointInterval time.Duration // default 15s; every shard is written once in it. Negative: only at the end
+	Logger             *slog.Logger  // default: discards
+}
+
+// Log is what the projection asks of the log besides its events.
+type Log interface {
+	Head() log.Seq
+}
+
+// Projection is the read model of panes. It implements projections.Projection, and is where queries read.
+type Projection struct {
+	events Log
+	index  *series.Index
+	store  *bucket.Store
+	opts   Options
+	logger *slog.Logger
+
+	workers []*worker
+
+	mu         sync.Mutex // orders batches and cuts: what it admits reaches every worker in one order (P6)
+	dispatched log.Seq
+
+	changed signal
+	failure atomic.Pointer[error]
+	failed  chan struct{} // closed once failure is set
+
+	planNow  atomic.Pointer[plan.Plan]
+	outcomes outcomes
+	ckpt     checkpointStats
+}
+
+// New returns a projection over the series index and the store of views. Restore, then Run.
+func New(events Log, index *series.Index, store *bucket.Store, opts Options) *Projection {
+	if opts.Workers <= 0 {
+		opts.Workers = runtime.GOMAXPROCS(0)
+	}
+	opts.Workers = min(opts.Workers, Shards)
+	if opts.CheckpointInterval == 0 {
+		opts.CheckpointInterval = defaultCheckpointInterval
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Projection{
+		events: events, index: index, store: store, opts: opts, logger: opts.Logger,
+		failed: make(chan struct{}),
+	}
+}
+
+// Name implements projections.Projection.
+func (p *Projection) Name() string { return "pane" }
+
+// Restore implements projections.Projection: it loads every shard's checkpoint. The index must hold the dictionary already.
+func (p *Projection) Restore() (projections.Restored, error) {
+	p.workers = make([]*worker, p.opts.Workers)
+	for i := range p.workers {
+		p.workers[i] = newWorker(p)
+	}
+	var oldest, newest log.Seq
+	for id := range Shards {
+		seq, state, ok, err := p.store.State(id)
+		if err != nil {
+			return projections.Restored{}, err
+		}
+		s := NewShard(id, p.index)
+		if ok {
+			if s, err = DecodeShard(id, p.index, state); err != nil {
+				return projections.Restored{}, fmt.Errorf("shard %d: %w", id, err)
+			}
+			if s.seq != log.Seq(seq) {
+				return projections.Restored{}, fmt.Errorf("shard %d: %w: state of %d under sequence %d", id, ErrCorruptState, s.seq, seq)
+			}
+		}
+		if id == 0 || s.seq < oldest {
+			oldest = s.seq
+		}
+		if s.seq >= newest {
+			newest = s.seq
+			p.planNow.Store(s.plan)
+		}
+		p.workers[id%len(p.workers)].own(s)
+	}
+	for _, w := range p.workers {
+		w.applied.Store(uint64(oldest))
+	}
+	p.dispatched = oldest
+	p.ckpt.durable.Store(uint64(oldest))
+	return projections.Restored{From: oldest, Newest: newest}, nil
+}
+
+// Apply implements projections.Projection: it hands a batch to every worker, and blocks while one has too much waiting.
+func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	for _, ev := range events {
+		p.index.Apply(ev)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.send(ctx, message{events: events}); err != nil {
+		return err
+	}
+	p.dispatched = events[len(events)-1].Seq
+	p.changed.fire()
+	return nil
+}
+
+// send puts a message into every worker's queue. p.mu is held.
+func (p *Projection) send(ctx context.Context, m message) error {
+	for _, w := range p.workers {
+		if err := p.sendTo(ctx, w, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Projection) sendTo(ctx context.Context, w *worker, m message) error {
+	select {
+	case w.queue <- m:
+		return nil
+	case <-p.failed:
+		return p.err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Applied implements projections.Projection.
+func (p *Projection) Applied() (log.Seq, error) {
+	least := log.Seq(p.workers[0].applied.Load())
+	for _, w := range p.workers[1:] {
+		least = min(least, log.Seq(w.applied.Load()))
+	}
+	return least, p.err()
+}
+
+// Changed implements projections.Projection.
+func (p *Projection) Changed() <-chan struct{} { return p.changed.wait() }
+
+// Run runs the workers and writes checkpoints until ctx ends; then it writes a last checkpoint of every shard and makes it
+// durable. It returns the error that stopped a worker, if one did.
+func (p *Projection) Run(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for _, w := range p.workers {
+		g.Go(func() error { return w.run(gctx) })
+	}
+	if p.opts.CheckpointInterval > 0 {
+		g.Go(func() error { return p.checkpointLoop(gctx) })
+	}
+	err := g.Wait()
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return p.finalCheckpoint()
+}
+
+// fail stops the projection with an error; the first one stays.
+func (p *Projection) fail(err error) error {
+	if p.failure.CompareAndSwap(nil, &err) {
+		close(p.failed)
+		p.changed.fire()
+	}
+	return p.err()
+}
+
+func (p *Projection) err() error {
+	if e := p.failure.Load(); e != nil {
+		return *e
+	}
+	return nil
+}
+
+// cut calls visit for every shard, in its worker, at one place in the order of events, and returns the sequence there (P6).
+// visit must be brief: the worker waits for it. When cut fails, a visit may still run later and write to what it closes over.
+func (p *Projection) cut(ctx context.Context, visit func(*Shard, *shelf)) (log.Seq, error) {
+	done := make(chan struct{}, len(p.workers))
+	p.mu.Lock()
+	err := p.send(ctx, message{visit: visit, done: done})
+	seq := p.dispatched
+	p.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	for range p.workers {
+		select {
+		case <-done:
+		case <-p.failed:
+			return 0, p.err()
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	return seq, nil
+}
+
+// waitDispatched blocks until everything up to seq stands in the workers' queues.
+func (p *Projection) waitDispatched(ctx context.Context, seq log.Seq) error {
+	for {
+		changed := p.changed.wait()
+		p.mu.Lock()
+		at := p.dispatched
+		p.mu.Unlock()
+		if at >= seq {
+			return nil
+		}
+		if err := p.err(); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Due reports whether a tick at the log time would close a bucket.
+func (p *Projection) Due(ctx context.Context, logTime int64) (bool, error) {
+	var due atomic.Bool
+	_, err := p.cut(ctx, func(s *Shard, _ *shelf) {
+		if s.Due(logTime) {
+			due.Store(true)
+		}
+	})
+	return due.Load(), err
+}
+
+// Outcome is what a barrier or a drain did.
+type Outcome struct {
+	Closed          uint64 // buckets that it closed
+	CompleteThrough int64  // ms: what all barriers so far prove
+}
+
+// Outcome returns what the barrier or drain at seq did, once Applied has reached it. Only the newest are remembered.
+func (p *Projection) Outcome(seq log.Seq) (Outcome, bool) { return p.outcomes.get(seq) }
+
+// outcomes remembers what the newest barriers did.
+type outcomes struct {
+	mu    sync.Mutex
+	order []log.Seq
+	bySeq map[log.Seq]Outcome
+}
+
+func (o *outcomes) add(seq log.Seq, closed uint64, proven int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.bySeq == nil {
+		o.bySeq = make(map[log.Seq]Outcome)
+	}
+	out, ok := o.bySeq[seq]
+	if !ok {
+		o.order = append(o.order, seq)
+		if len(o.order) > maxOutcomes {
+			delete(o.bySeq, o.order[0])
+			o.order = o.order[1:]
+		}
+	}
+	out.Closed += closed
+	out.CompleteThrough = proven
+	o.bySeq[seq] = out
+}
+
+func (o *outcomes) get(seq log.Seq) (Outcome, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out, ok := o.bySeq[seq]
+	return out, ok
+}
+
+// signal wakes everyone who waits for a change.
+type signal struct {
+	mu sync.Mutex
+	ch chan struct{}
+}
+
+func (s *signal) wait() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ch == nil {
+		s.ch = make(chan struct{})
+	}
+	return s.ch
+}
+
+func (s *signal) fire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ch != nil {
+		close(s.ch)
+		s.ch = nil
+	}
+}

@@ -1,0 +1,209 @@
+package pane
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"tidemark/log"
+	"tidemark/projections/accum"
+	"tidemark/projections/bucket"
+	"tidemark/projections/plan"
+)
+
+// data path 6 of 6: answer. Reads take a view of every shard at one place in the order of events, and do the rest outside.
+
+// Plan returns the plan in force where the workers stand now.
+func (p *Projection) Plan() *plan.Plan {
+	return p.planNow.Load()
+}
+
+// Read answers all requests as of one log sequence, which is at least the head of the log when Read was called. It blocks until
+// the workers have been given that sequence, or ctx ends.
+func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error) {
+	if err := p.waitDispatched(ctx, p.events.Head()); err != nil {
+		return nil, err
+	}
+	reads := make([]*streamRead, len(reqs))
+	for i := range reqs {
+		refs, err := p.index.Select(ctx, reqs[i].Matchers...)
+		if err != nil {
+			return nil, err
+		}
+		reads[i] = newStreamRead(&reqs[i], refs)
+	}
+	seq, err := p.cut(ctx, func(s *Shard, sh *shelf) {
+		for _, r := range reads {
+			r.take(s, sh)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	snap := &Snapshot{Seq: seq, Answers: make([]Answer, len(reqs))}
+	for i, r := range reads {
+		if snap.Answers[i], err = p.finish(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	return snap, nil
+}
+
+// streamRead gathers one request's answer: first in the workers, one shard each, then outside.
+type streamRead struct {
+	req    *Request
+	refs   [Shards][]uint64
+	views  [Shards]bucket.ShardView
+	series [Shards][]Series // parallel to refs
+
+	mu       sync.Mutex
+	known    bool
+	grid     bucket.Grid
+	coverage int64
+	frontier int64
+	proven   int64
+}
+
+func newStreamRead(req *Request, refs []log.SeriesRef) *streamRead {
+	r := &streamRead{req: req, frontier: math.MinInt64, proven: math.MinInt64}
+	for _, ref := range refs {
+		r.refs[ShardOf(ref)] = append(r.refs[ShardOf(ref)], uint64(ref))
+	}
+	return r
+}
+
+// take copies what the shard alone knows: its tables' headers, its open buckets, its part of the frontier.
+func (r *streamRead) take(s *Shard, sh *shelf) {
+	st := s.stream(r.req.Stream)
+	if st == nil {
+		return
+	}
+	r.mu.Lock()
+	r.known, r.grid, r.coverage = true, st.grid, st.coverage
+	r.frontier = max(r.frontier, s.frontier(st))
+	r.proven = max(r.proven, s.proven)
+	r.mu.Unlock()
+
+	lo, _ := st.grid.Locate(r.req.From + st.width)
+	hi, _ := st.grid.Locate(r.req.To)
+	v := &r.views[s.id]
+	v.PieceSeq, v.Refs = uint64(sh.pieceSeq), r.refs[s.id]
+	for _, t := range sh.leaving {
+		t.AddTo(&v.View, uint64(r.req.Stream), lo, hi)
+	}
+	s.table.AddTo(&v.View, uint64(r.req.Stream), lo, hi)
+
+	series := make([]Series, len(v.Refs))
+	for i, ref := range v.Refs {
+		m := s.member(log.SeriesRef(ref), st)
+		if m == nil {
+			continue
+		}
+		for _, b := range m.open {
+			if b.end > r.req.From && b.end <= r.req.To {
+				series[i].Open = append(series[i].Open, b.end)
+			}
+		}
+	}
+	r.series[s.id] = series
+}
+
+// stream returns the stream if the plan in force has it.
+func (s *Shard) stream(id plan.StreamID) *stream {
+	for _, st := range s.streams {
+		if st.spec.ID == id {
+			return st
+		}
+	}
+	return nil
+}
+
+// frontier returns the shard's part of φ. While sealed, everything is published.
+func (s *Shard) frontier(st *stream) int64 {
+	if s.sealed {
+		return math.MaxInt64
+	}
+	return max(s.proven, st.maxC)
+}
+
+// member returns the series' place in the stream; nil if it has none.
+func (s *Shard) member(ref log.SeriesRef, st *stream) *member {
+	i := int(ref / Shards)
+	if i/slotPage >= len(s.slots) || s.slots[i/slotPage] == nil {
+		return nil
+	}
+	slot := s.slots[i/slotPage][i%slotPage]
+	if slot <= 0 {
+		return nil
+	}
+	sr := &s.series[slot-1]
+	for j := range sr.members {
+		if sr.members[j].stream == st {
+			return &sr.members[j]
+		}
+	}
+	return nil
+}
+
+// finish reads the pieces, decodes the panes, and puts the series into label order.
+func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) {
+	a := Answer{Known: r.known, CoverageStart: r.coverage, Frontier: r.frontier, Proven: r.proven}
+	if !r.known {
+		return a, nil
+	}
+	for i := range r.views {
+		if r.views[i].Refs == nil {
+			r.views[i].Refs = []uint64{} // none wanted, where nil would mean all
+		}
+	}
+	next := [Shards]int{}
+	err := p.store.Collect(ctx, uint64(r.req.Stream), r.grid, r.req.From, r.req.To, r.views[:], func(shard int, b bucket.Bucket) error {
+		refs := r.refs[shard]
+		i := next[shard]
+		if i >= len(refs) || refs[i] != b.Ref {
+			i, _ = slices.BinarySearch(refs, b.Ref)
+			next[shard] = i
+		}
+		return addBucket(&r.series[shard][i], b)
+	})
+	if err != nil {
+		return Answer{}, err
+	}
+	for shard := range r.series {
+		for i := range r.series[shard] {
+			s := &r.series[shard][i]
+			if len(s.T) == 0 && len(s.Cols) == 0 && len(s.Open) == 0 && len(s.Incomplete) == 0 && len(s.Histograms) == 0 {
+				continue
+			}
+			ls, ok := p.index.Labels(log.SeriesRef(r.refs[shard][i]))
+			if !ok {
+				return Answer{}, fmt.Errorf("pane: series %d has no label set", r.refs[shard][i])
+			}
+			s.Labels = ls
+			a.Series = append(a.Series, *s)
+		}
+	}
+	slices.SortFunc(a.Series, func(x, y Series) int { return labels.Compare(x.Labels, y.Labels) })
+	return a, nil
+}
+
+// addBucket appends one bucket behind what the series has.
+func addBucket(s *Series, b bucket.Bucket) error {
+	if b.Incomplete {
+		s.Incomplete = append(s.Incomplete, b.End)
+	}
+	if b.Pane == nil {
+		return nil
+	}
+	if accum.EncodedHasHistogram(b.Pane) {
+		s.Histograms = append(s.Histograms, b.End)
+	}
+	if _, err := accum.AppendDecoded(&s.Window, b.Pane, b.End); err != nil {
+		return fmt.Errorf("pane: series %d, bucket %d: %w", b.Ref, b.End, err)
+	}
+	return nil
+}

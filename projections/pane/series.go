@@ -1,0 +1,165 @@
+package pane
+
+import (
+	"math"
+	"slices"
+
+	"tidemark/log"
+)
+
+// staleBits is the bit pattern of the stale marker, which is used for nothing else.
+const staleBits = 0x7ff0000000000002
+
+func isStale(v float64) bool { return math.Float64bits(v) == staleBits }
+
+// run is the raw samples of a series, strictly increasing in time. Stale markers are samples here.
+type run struct {
+	t []int64
+	v []float64
+}
+
+// find returns the position of the first sample at or after t, and whether it is at t.
+func (r *run) find(t int64) (int, bool) {
+	n := len(r.t)
+	if n == 0 || r.t[n-1] < t {
+		return n, false
+	}
+	if r.t[n-1] == t {
+		return n - 1, true
+	}
+	return slices.BinarySearch(r.t, t)
+}
+
+// insert puts a sample at position i, as find returned it.
+func (r *run) insert(i int, t int64, v float64) {
+	r.t = slices.Insert(r.t, i, t)
+	r.v = slices.Insert(r.v, i, v)
+}
+
+// dropThrough forgets the samples at or before t.
+func (r *run) dropThrough(t int64) {
+	if len(r.t) == 0 || r.t[0] > t {
+		return
+	}
+	i, ok := slices.BinarySearch(r.t, t)
+	if ok {
+		i++
+	}
+	if i == len(r.t) {
+		r.t, r.v = nil, nil
+		return
+	}
+	r.t, r.v = r.t[i:], r.v[i:]
+}
+
+// between returns the samples in (s, e]; they alias the run.
+func (r *run) between(s, e int64) ([]int64, []float64) {
+	i, ok := slices.BinarySearch(r.t, s)
+	if ok {
+		i++
+	}
+	j := len(r.t)
+	if j > 0 && r.t[j-1] > e {
+		if j, ok = slices.BinarySearch(r.t, e); ok {
+			j++
+		}
+	}
+	return r.t[i:j], r.v[i:j]
+}
+
+// openBucket is a bucket that still takes samples.
+type openBucket struct {
+	end         int64 // ms, inclusive
+	first, last int64 // log time of the first and the last applied sample, ms
+}
+
+// member is a series within one stream.
+type member struct {
+	stream *stream
+	maxF   int64        // largest filing time applied
+	c      int64        // closure watermark: everything with E ≤ c is closed
+	open   []openBucket // by increasing end
+	// Buckets with E ≤ tailFloor take no correction any more: their raw samples were given up when the tail ended.
+	tailFloor int64
+	armed     bool // the shard's timer heap has an entry
+}
+
+// openAt returns the position of the open bucket that ends at e, or where it would stand.
+func (m *member) openAt(e int64) (int, bool) {
+	n := len(m.open)
+	if n == 0 || m.open[n-1].end < e {
+		return n, false
+	}
+	if m.open[n-1].end == e {
+		return n - 1, true
+	}
+	return slices.BinarySearchFunc(m.open, e, func(b openBucket, e int64) int {
+		switch {
+		case b.end < e:
+			return -1
+		case b.end > e:
+			return 1
+		}
+		return 0
+	})
+}
+
+// seriesState is what the fold keeps of one series.
+type seriesState struct {
+	ref         log.SeriesRef
+	raw         run
+	histograms  []int64 // times of native-histogram samples within the run's reach, increasing
+	lastApplied int64   // log time of the last applied sample, ms
+	members     []member
+}
+
+// prune gives up the raw samples that no member can read any more, as of log time now. A tail ends here, and what it covered
+// takes no correction from then on, however the series goes on.
+func (s *seriesState) prune(now, horizon int64) {
+	keep := int64(math.MaxInt64)
+	for i := range s.members {
+		m := &s.members[i]
+		if len(m.open) > 0 {
+			keep = min(keep, m.open[0].end-m.stream.width)
+		}
+		if m.c == math.MinInt64 {
+			continue
+		}
+		if s.lastApplied != math.MinInt64 && satSub(now, s.lastApplied) > m.stream.width+horizon {
+			m.tailFloor = max(m.tailFloor, m.c)
+		}
+		// The first bucket that may still be corrected begins at the bucket end at or before this.
+		keep = min(keep, m.stream.floorEnd(max(satSub(m.c, horizon), m.tailFloor)))
+	}
+	s.raw.dropThrough(keep)
+	if len(s.histograms) > 0 && s.histograms[0] <= keep {
+		i, ok := slices.BinarySearch(s.histograms, keep)
+		if ok {
+			i++
+		}
+		s.histograms = slices.Delete(s.histograms, 0, i)
+	}
+}
+
+// satSub and satAdd are subtraction and addition that stop at the ends of int64.
+func satSub(a, b int64) int64 {
+	d := a - b
+	switch {
+	case b > 0 && d > a:
+		return math.MinInt64
+	case b < 0 && d < a:
+		return math.MaxInt64
+	}
+	return d
+}
+
+func satAdd(a, b int64) int64 {
+	d := a + b
+	switch {
+	case b > 0 && d < a:
+		return math.MaxInt64
+	case b < 0 && d > a:
+		return math.MinInt64
+	}
+	return d
+}

@@ -1,0 +1,507 @@
+package pane
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"tidemark/log"
+	"tidemark/projections/accum"
+	"tidemark/projections/bucket"
+	"tidemark/projections/plan"
+)
+
+// data path 4 of 6: fold into panes.
+
+// Shards is the number of shards. It is part of the format of checkpoints and pieces.
+const Shards = 64
+
+// ShardOf returns the shard of a series.
+func ShardOf(ref log.SeriesRef) int { return int(ref % Shards) }
+
+// LabelSource knows the label set of every series that an event names by the time the event is applied.
+type LabelSource interface {
+	Labels(ref log.SeriesRef) (labels.Labels, bool)
+}
+
+// ErrUnsupportedEvent is returned for events that this version does not fold. It is never skipped.
+var ErrUnsupportedEvent = errors.New("pane: event is not supported")
+
+// unwanted marks a series that no stream takes.
+const unwanted = -1
+
+// slot tables are indexed by ref / Shards, in pages.
+const slotPage = 256
+
+// Shard is the fold of one shard. It is not safe for concurrent use.
+type Shard struct {
+	id     int
+	labels LabelSource
+
+	seq       log.Seq // last event applied
+	logTime   int64   // of that event
+	startedAt int64   // log time of the last start event: ages count from it
+	maxT      int64   // largest sample time in any event so far, of any series; MinInt64 before any
+	proven    int64   // largest barrier, clamped; MinInt64 before any
+	sealed    bool    // drained, until the next process start
+	drainWall int64   // wall time of the drain that sealed
+	unplanned uint64  // samples that no stream takes, stale markers aside
+
+	plan    *plan.Plan
+	streams []*stream // in the plan's order
+
+	slots   []*[slotPage]int32 // ref/Shards → 0 unknown, unwanted, or index+1 into series
+	series  []seriesState
+	timers  timerHeap
+	table   *bucket.Table
+	corrupt error // set once; every later Apply returns it
+
+	corrected []correction // scratch of applyRun
+}
+
+// NewShard returns the state before the first event.
+func NewShard(id int, ls LabelSource) *Shard {
+	return &Shard{
+		id: id, labels: ls, table: bucket.NewTable(),
+		logTime: math.MinInt64, startedAt: math.MinInt64, maxT: math.MinInt64, proven: math.MinInt64,
+		plan: &plan.Plan{},
+	}
+}
+
+// Seq returns the last event applied.
+func (s *Shard) Seq() log.Seq { return s.seq }
+
+// begin takes the event's place in the order; false if the shard has the event already.
+func (s *Shard) begin(ev *log.Event) bool {
+	if ev.Seq <= s.seq {
+		return false
+	}
+	if ev.Seq != s.seq+1 {
+		s.corrupt = fmt.Errorf("pane: shard %d at %d was given event %d", s.id, s.seq, ev.Seq)
+		return false
+	}
+	s.seq, s.logTime = ev.Seq, max(s.logTime, ev.LogTime)
+	return true
+}
+
+// Apply folds one event, with all that it says of this shard. It returns the number of buckets that a barrier, a drain or a
+// tick closed, and the error that stopped the shard, if any: a stopped shard applies nothing more.
+func (s *Shard) Apply(ev *log.Event) (closed uint64, err error) {
+	var g group
+	g[s.id] = s
+	return g.apply(ev)
+}
+
+// group is the shards that one worker owns, by their number; nil where a shard is another's.
+type group [Shards]*Shard
+
+// apply folds one event into every shard of the group, with one pass over the event's runs.
+func (g *group) apply(ev *log.Event) (closed uint64, err error) {
+	var taking group // those that do not have the event yet
+	for i, s := range g {
+		switch {
+		case s == nil:
+		case s.corrupt != nil:
+			return 0, s.corrupt
+		case s.begin(ev):
+			taking[i] = s
+		}
+	}
+	if w, ok := ev.Body.(*log.Write); ok {
+		taking.write(ev, w)
+	}
+	for _, s := range taking {
+		if s != nil {
+			closed += s.control(ev)
+		}
+	}
+	for _, s := range g {
+		if s != nil && s.corrupt != nil {
+			return closed, s.corrupt
+		}
+	}
+	return closed, nil
+}
+
+// write applies the runs of a write event.
+func (g *group) write(ev *log.Event, w *log.Write) {
+	histograms := g.histogramTimes(w)
+	from := uint32(0)
+	for i, ref := range w.Refs {
+		to := w.Ends[i]
+		if s := g[ShardOf(ref)]; s != nil {
+			s.applyRun(ev, ref, w.Times[from:to], w.Values[from:to], histograms[ref])
+			delete(histograms, ref)
+		}
+		from = to
+	}
+	for _, ref := range slices.Sorted(maps.Keys(histograms)) {
+		g[ShardOf(ref)].applyRun(ev, ref, nil, nil, histograms[ref])
+	}
+	maxT := int64(math.MinInt64)
+	for _, t := range w.Times {
+		maxT = max(maxT, t)
+	}
+	for i := range w.Histograms {
+		maxT = max(maxT, w.Histograms[i].Time)
+	}
+	for _, s := range g {
+		if s != nil {
+			s.maxT = max(s.maxT, maxT)
+		}
+	}
+}
+
+// histogramTimes returns the sample times of the group's native histograms by series; nil where there are none.
+func (g *group) histogramTimes(w *log.Write) map[log.SeriesRef][]int64 {
+	var out map[log.SeriesRef][]int64
+	for i := range w.Histograms {
+		if h := &w.Histograms[i]; g[ShardOf(h.Ref)] != nil {
+			if out == nil {
+				out = make(map[log.SeriesRef][]int64)
+			}
+			out[h.Ref] = append(out[h.Ref], h.Time)
+		}
+	}
+	return out
+}
+
+// control applies every kind of event but the samples of a write, and returns the number of buckets that it closed.
+func (s *Shard) control(ev *log.Event) uint64 {
+	before := s.closedCount()
+	switch b := ev.Body.(type) {
+	case *log.Start:
+		s.start(ev, b)
+	case *log.Write:
+		return 0
+	case *log.Watermark:
+		s.watermark(ev, b)
+	case *log.Tick:
+		s.tick(ev)
+	case *log.Drain:
+		s.drain(ev)
+	case *log.Plan:
+		s.replan(b)
+	default:
+		s.corrupt = fmt.Errorf("%w: %s at %d", ErrUnsupportedEvent, ev.Body.Kind(), ev.Seq)
+	}
+	return s.closedCount() - before
+}
+
+func (s *Shard) closedCount() uint64 {
+	n := uint64(0)
+	for _, st := range s.streams {
+		n += st.counts.Closed
+	}
+	return n
+}
+
+func (s *Shard) start(ev *log.Event, b *log.Start) {
+	s.startedAt = ev.LogTime
+	if b.Reason == log.StartProcess && s.sealed {
+		s.sealed = false
+		s.proven = max(s.proven, s.drainWall)
+	}
+}
+
+// lookup returns the state of a series, made if a stream takes it; nil if none does.
+func (s *Shard) lookup(ref log.SeriesRef) (int32, *seriesState) {
+	slot := s.slot(ref)
+	switch {
+	case *slot > 0:
+		return *slot - 1, &s.series[*slot-1]
+	case *slot == unwanted:
+		return 0, nil
+	}
+	ls, ok := s.labels.Labels(ref)
+	if !ok {
+		s.corrupt = fmt.Errorf("pane: event %d names series %d, which no event defined", s.seq, ref)
+		return 0, nil
+	}
+	members := newMembers(s.streams, ls)
+	if len(members) == 0 {
+		*slot = unwanted
+		return 0, nil
+	}
+	s.series = append(s.series, seriesState{ref: ref, members: members, lastApplied: math.MinInt64})
+	*slot = int32(len(s.series))
+	return *slot - 1, &s.series[*slot-1]
+}
+
+// slot returns the place of ref in the slot table.
+func (s *Shard) slot(ref log.SeriesRef) *int32 {
+	i := int(ref / Shards)
+	p := i / slotPage
+	for len(s.slots) <= p {
+		s.slots = append(s.slots, nil)
+	}
+	if s.slots[p] == nil {
+		s.slots[p] = new([slotPage]int32)
+	}
+	return &s.slots[p][i%slotPage]
+}
+
+// newMembers returns the series' membership in those of the streams that want it.
+func newMembers(streams []*stream, ls labels.Labels) []member {
+	var out []member
+	for _, st := range streams {
+		if st.wants(ls) {
+			st.seriesN++
+			out = append(out, member{stream: st, maxF: math.MinInt64, c: math.MinInt64, tailFloor: math.MinInt64})
+		}
+	}
+	return out
+}
+
+// applyRun applies what one event says of one series: samples in time order, lateness judged against the state before the
+// event, closing afterwards. histograms are the times of native-histogram samples, of which only the place counts.
+func (s *Shard) applyRun(ev *log.Event, ref log.SeriesRef, ts []int64, vs []float64, histograms []int64) {
+	idx, sr := s.lookup(ref)
+	if sr == nil || len(sr.members) == 0 {
+		for _, v := range vs {
+			if !isStale(v) {
+				s.unplanned++
+			}
+		}
+		return
+	}
+	sr.prune(s.logTime, s.plan.HorizonMillis)
+	s.corrected = s.corrected[:0]
+	for i, t := range ts {
+		s.applySample(idx, sr, t, vs[i])
+	}
+	for _, t := range histograms {
+		s.applyHistogram(idx, sr, t)
+	}
+	for i := range sr.members {
+		m := &sr.members[i]
+		for _, c := range s.corrected {
+			if c.member == i {
+				s.publish(sr, m, c.end)
+			}
+		}
+		if m.maxF != math.MinInt64 {
+			w := satSub(m.maxF, m.stream.spec.LatenessMillis)
+			s.closeThrough(ev, sr, m, w)
+		}
+	}
+}
+
+// applySample files one sample with every stream of its series. For one timestamp the first value in log order stands.
+func (s *Shard) applySample(idx int32, sr *seriesState, t int64, v float64) {
+	stale := isStale(v)
+	pos, have := sr.raw.find(t)
+	same := have && math.Float64bits(sr.raw.v[pos]) == math.Float64bits(v)
+	applied := false
+	for i := range sr.members {
+		ok := !have && s.file(idx, sr, i, t)
+		applied = applied || ok
+		ct := &sr.members[i].stream.counts
+		if stale {
+			ct.Stale++
+			continue
+		}
+		ct.Routed++
+		switch {
+		case same:
+			ct.Duplicate++
+		case have:
+			ct.Conflict++
+		case ok:
+			ct.Applied++
+		default:
+			ct.LateUncorrectable++
+		}
+	}
+	if applied {
+		sr.raw.insert(pos, t, v)
+		sr.lastApplied = s.logTime
+	}
+}
+
+// applyHistogram files the time of a native-histogram sample: its bucket says that it holds what panes cannot answer.
+func (s *Shard) applyHistogram(idx int32, sr *seriesState, t int64) {
+	pos, have := slices.BinarySearch(sr.histograms, t)
+	if have {
+		return
+	}
+	applied := false
+	for i := range sr.members {
+		if s.file(idx, sr, i, t) {
+			applied = true
+		}
+	}
+	if applied {
+		sr.histograms = slices.Insert(sr.histograms, pos, t)
+		sr.lastApplied = s.logTime
+	}
+}
+
+// correction is a closed bucket that a late sample of the event at hand changes.
+type correction struct {
+	member int
+	end    int64
+}
+
+// file finds the bucket of a new sample: an open one, one that it opens, or a closed one that it corrects. It reports false,
+// and marks the bucket incomplete, if the sample is too late to be folded.
+func (s *Shard) file(idx int32, sr *seriesState, mi int, t int64) bool {
+	m := &sr.members[mi]
+	e := m.stream.endOf(t)
+	m.maxF = max(m.maxF, t-1)
+	i, isOpen := m.openAt(e)
+	switch {
+	case isOpen:
+		m.open[i].last = s.logTime
+	case m.c < e:
+		m.open = slices.Insert(m.open, i, openBucket{end: e, first: s.logTime, last: s.logTime})
+		m.stream.openN++
+		if !m.armed {
+			m.armed = true
+			s.timers.push(timer{deadline: s.deadline(m, &m.open[i]), series: idx, member: int32(mi)})
+		}
+	case e > satSub(m.c, s.plan.HorizonMillis) && e > m.tailFloor:
+		m.stream.counts.Corrected++
+		if c := (correction{member: mi, end: e}); !slices.Contains(s.corrected, c) {
+			s.corrected = append(s.corrected, c)
+		}
+	default:
+		block, pos := m.stream.grid.Locate(e)
+		s.table.MarkIncomplete(bucket.Key{Stream: uint64(m.stream.spec.ID), Block: block}, uint64(sr.ref), pos)
+		return false
+	}
+	return true
+}
+
+// closeThrough closes the open buckets of a member with E ≤ c and raises its closure watermark to c.
+func (s *Shard) closeThrough(ev *log.Event, sr *seriesState, m *member, c int64) {
+	n := 0
+	for n < len(m.open) && m.open[n].end <= c {
+		s.publish(sr, m, m.open[n].end)
+		n++
+	}
+	if n > 0 {
+		s.closed(m, n)
+		m.open = slices.Delete(m.open, 0, n)
+	}
+	s.raise(ev, m, c)
+}
+
+// closed counts n buckets of a member as closed.
+func (s *Shard) closed(m *member, n int) {
+	m.stream.openN -= n
+	m.stream.counts.Closed += uint64(n)
+}
+
+// raise moves the closure watermark, and with it the stream's part of the frontier (P4).
+func (s *Shard) raise(ev *log.Event, m *member, c int64) {
+	if c > m.c {
+		m.c = c
+		m.stream.raiseFrontier(c, ev.WallTime, s.plan.ClockSkewMillis)
+	}
+}
+
+// publish folds one bucket from the raw run and files it as the newest (P3).
+func (s *Shard) publish(sr *seriesState, m *member, e int64) {
+	p := accum.Fold(sr.raw.between(e-m.stream.width, e))
+	if i, _ := slices.BinarySearch(sr.histograms, e-m.stream.width+1); i < len(sr.histograms) && sr.histograms[i] <= e {
+		p.HasHistogram = true
+	}
+	block, pos := m.stream.grid.Locate(e)
+	s.table.Put(bucket.Key{Stream: uint64(m.stream.spec.ID), Block: block}, uint64(sr.ref), pos, func(dst []byte) []byte {
+		return p.AppendEncode(dst, e)
+	})
+}
+
+// watermark applies a barrier: per series, buckets up to B' = min(B, end of its latest open bucket) close. The open buckets
+// are walked, never the grid.
+func (s *Shard) watermark(ev *log.Event, b *log.Watermark) {
+	if b.Scoped {
+		s.corrupt = fmt.Errorf("%w: watermark of one experiment at %d", ErrUnsupportedEvent, ev.Seq)
+		return
+	}
+	s.proven = max(s.proven, ClampBarrier(b.Time, ev.WallTime, s.plan.MaxFutureMillis))
+	for i := range s.series {
+		sr := &s.series[i]
+		for j := range sr.members {
+			m := &sr.members[j]
+			if n := len(m.open); n > 0 {
+				s.closeThrough(ev, sr, m, min(b.Time, m.open[n-1].end))
+			}
+		}
+	}
+}
+
+// ClampBarrier returns the time up to which a barrier counts: at most maxFuture (0: unbounded) beyond its event's wall time.
+func ClampBarrier(t, wall, maxFuture int64) int64 {
+	if maxFuture > 0 {
+		return min(t, satAdd(wall, maxFuture))
+	}
+	return t
+}
+
+// drain closes everything and seals.
+func (s *Shard) drain(ev *log.Event) {
+	s.sealed, s.drainWall = true, ev.WallTime
+	for i := range s.series {
+		sr := &s.series[i]
+		for j := range sr.members {
+			m := &sr.members[j]
+			if n := len(m.open); n > 0 {
+				s.closeThrough(ev, sr, m, m.open[n-1].end)
+			}
+		}
+	}
+}
+
+// replan puts another plan in force. Streams that both plans have go on; those of the old one alone lose their open buckets
+// and keep what they published; new ones are covered from the largest sample time so far.
+func (s *Shard) replan(b *log.Plan) {
+	p, err := plan.Decode(b.Spec)
+	if err != nil {
+		s.corrupt = fmt.Errorf("pane: plan at %d: %w", s.seq, err)
+		return
+	}
+	old := make(map[plan.StreamID]*stream, len(s.streams))
+	for _, st := range s.streams {
+		old[st.spec.ID] = st
+	}
+	var all, added []*stream
+	for _, spec := range p.Streams {
+		st := old[spec.ID]
+		if st != nil {
+			st.spec.RetentionMillis = spec.RetentionMillis
+			delete(old, spec.ID)
+		} else {
+			if st, err = newStream(spec, s.maxT); err != nil {
+				s.corrupt = err
+				return
+			}
+			added = append(added, st)
+		}
+		all = append(all, st)
+	}
+	s.plan, s.streams = p, all
+	for i := range s.series {
+		sr := &s.series[i]
+		sr.members = slices.DeleteFunc(sr.members, func(m member) bool { return old[m.stream.spec.ID] == m.stream })
+		ls, ok := s.labels.Labels(sr.ref)
+		if !ok {
+			s.corrupt = fmt.Errorf("pane: series %d has no label set", sr.ref)
+			return
+		}
+		sr.members = append(sr.members, newMembers(added, ls)...)
+	}
+	for _, page := range s.slots {
+		for i := range page {
+			if page != nil && page[i] == unwanted {
+				page[i] = 0
+			}
+		}
+	}
+	s.rearm()
+}

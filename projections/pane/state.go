@@ -1,0 +1,326 @@
+package pane
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"tidemark/log"
+	"tidemark/projections/plan"
+)
+
+// A shard's state, version 1, is a sequence of varints (v: zigzag, u: unsigned), in this order:
+//
+//	version:u = 1, seq:u, log time:v, started at:v, largest sample time:v, proven:v, sealed:u, drain wall time:v, unplanned:u
+//	plan: length:u, canonical JSON (length 0: none yet)
+//	per stream of the plan, in its order: coverage:v, maxC:v, nine counters:u
+//	unwanted series: count:u, then ref delta:u each
+//	series: count:u, then each by its place in the shard:
+//	  ref:u, last applied:v
+//	  samples: count:u, first time:v, then time delta:u each; values, 8 bytes little-endian each
+//	  histogram times: count:u, first:v, then delta:u
+//	  members: count:u, then each: stream's position:u, maxF:v, c:v, tail floor:v, open buckets: count:u, then end:v, first:v, last:v
+//
+// The order of series is that of their first appearance, a function of the events; so are the bytes.
+const stateVersion = 1
+
+// ErrCorruptState is wrapped by every error about a shard state that does not decode.
+var ErrCorruptState = errors.New("pane: corrupt shard state")
+
+// Encode returns the shard's state, without what the table holds.
+func (s *Shard) Encode() []byte {
+	e := encoder{b: make([]byte, 0, 1024+256*len(s.series))}
+	e.u(stateVersion)
+	e.u(uint64(s.seq))
+	e.v(s.logTime)
+	e.v(s.startedAt)
+	e.v(s.maxT)
+	e.v(s.proven)
+	sealed := uint64(0)
+	if s.sealed {
+		sealed = 1
+	}
+	e.u(sealed)
+	e.v(s.drainWall)
+	e.u(s.unplanned)
+	if len(s.streams) == 0 && s.plan.Format == 0 {
+		e.u(0)
+	} else {
+		spec := s.plan.Encode()
+		e.u(uint64(len(spec)))
+		e.b = append(e.b, spec...)
+	}
+	position := make(map[*stream]uint64, len(s.streams))
+	for i, st := range s.streams {
+		position[st] = uint64(i)
+		e.v(st.coverage)
+		e.v(st.maxC)
+		for _, c := range st.counts.fields() {
+			e.u(*c)
+		}
+	}
+	s.encodeUnwanted(&e)
+	e.u(uint64(len(s.series)))
+	for i := range s.series {
+		e.series(&s.series[i], position)
+	}
+	return e.b
+}
+
+// fields lists the counters in the order of their encoding.
+func (c *Counts) fields() [9]*uint64 {
+	return [9]*uint64{
+		&c.Routed, &c.Applied, &c.Duplicate, &c.Conflict, &c.LateDropped, &c.LateUncorrectable, &c.Corrected, &c.Stale, &c.Closed,
+	}
+}
+
+func (s *Shard) encodeUnwanted(e *encoder) {
+	var refs []uint64
+	for p, page := range s.slots {
+		for i := range page {
+			if page != nil && page[i] == unwanted {
+				refs = append(refs, uint64(p*slotPage+i)*Shards+uint64(s.id))
+			}
+		}
+	}
+	e.u(uint64(len(refs)))
+	prev := uint64(0)
+	for _, r := range refs {
+		e.u(r - prev)
+		prev = r
+	}
+}
+
+// encoder appends the parts of a state.
+type encoder struct{ b []byte }
+
+func (e *encoder) u(v uint64) { e.b = binary.AppendUvarint(e.b, v) }
+func (e *encoder) v(v int64)  { e.b = binary.AppendVarint(e.b, v) }
+
+// increasing appends strictly increasing times.
+func (e *encoder) increasing(ts []int64) {
+	e.u(uint64(len(ts)))
+	for i, t := range ts {
+		if i == 0 {
+			e.v(t)
+			continue
+		}
+		e.u(uint64(t - ts[i-1]))
+	}
+}
+
+func (e *encoder) series(sr *seriesState, position map[*stream]uint64) {
+	e.u(uint64(sr.ref))
+	e.v(sr.lastApplied)
+	e.increasing(sr.raw.t)
+	for _, v := range sr.raw.v {
+		e.b = binary.LittleEndian.AppendUint64(e.b, math.Float64bits(v))
+	}
+	e.increasing(sr.histograms)
+	e.u(uint64(len(sr.members)))
+	for i := range sr.members {
+		m := &sr.members[i]
+		e.u(position[m.stream])
+		e.v(m.maxF)
+		e.v(m.c)
+		e.v(m.tailFloor)
+		e.u(uint64(len(m.open)))
+		for _, b := range m.open {
+			e.v(b.end)
+			e.v(b.first)
+			e.v(b.last)
+		}
+	}
+}
+
+// DecodeShard restores a shard from Encode's bytes.
+func DecodeShard(id int, ls LabelSource, b []byte) (*Shard, error) {
+	s := NewShard(id, ls)
+	d := decoder{b: b}
+	if v := d.u(); d.err == nil && v != stateVersion {
+		return nil, fmt.Errorf("%w: version %d", ErrCorruptState, v)
+	}
+	s.seq = log.Seq(d.u())
+	s.logTime = d.v()
+	s.startedAt = d.v()
+	s.maxT = d.v()
+	s.proven = d.v()
+	s.sealed = d.u() != 0
+	s.drainWall = d.v()
+	s.unplanned = d.u()
+	if n := d.count(1); n > 0 {
+		p, err := plan.Decode(d.take(n))
+		if d.err == nil && err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCorruptState, err)
+		}
+		if d.err == nil {
+			if err := s.decodeStreams(&d, p); err != nil {
+				return nil, err
+			}
+		}
+	}
+	s.decodeUnwanted(&d)
+	n := d.count(4)
+	s.series = make([]seriesState, 0, n)
+	for range n {
+		d.series(s)
+		if d.err != nil {
+			break
+		}
+	}
+	if d.err == nil && len(d.b) != 0 {
+		d.fail("bytes behind the last series")
+	}
+	if d.err != nil {
+		return nil, d.err
+	}
+	s.rearm()
+	return s, nil
+}
+
+func (s *Shard) decodeStreams(d *decoder, p *plan.Plan) error {
+	s.plan = p
+	for _, spec := range p.Streams {
+		st, err := newStream(spec, d.v())
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorruptState, err)
+		}
+		st.maxC = d.v()
+		for _, c := range st.counts.fields() {
+			*c = d.u()
+		}
+		s.streams = append(s.streams, st)
+	}
+	return nil
+}
+
+// slotOf is slot for references that come from bytes: those of another shard, or beyond any that a log can hold, fail.
+func (s *Shard) slotOf(d *decoder, ref uint64) *int32 {
+	const maxRef = 1 << 36 // pages for more would not fit in memory
+	if ref == 0 || ref > maxRef || int(ref%Shards) != s.id {
+		d.fail("series of another shard")
+		return new(int32)
+	}
+	slot := s.slot(log.SeriesRef(ref))
+	if *slot != 0 {
+		d.fail("series twice")
+	}
+	return slot
+}
+
+func (s *Shard) decodeUnwanted(d *decoder) {
+	ref := uint64(0)
+	for range d.count(1) {
+		ref += d.u()
+		if slot := s.slotOf(d, ref); d.err == nil {
+			*slot = unwanted
+		} else {
+			return
+		}
+	}
+}
+
+// decoder takes the parts of a state. The first fault sticks, and everything after it reads as zero.
+type decoder struct {
+	b   []byte
+	err error
+}
+
+func (d *decoder) fail(what string) {
+	if d.err == nil {
+		d.err = fmt.Errorf("%w: %s, %d bytes left", ErrCorruptState, what, len(d.b))
+	}
+	d.b = nil
+}
+
+func (d *decoder) u() uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.fail("cut short")
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) v() int64 {
+	v, n := binary.Varint(d.b)
+	if n <= 0 {
+		d.fail("cut short")
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+// count reads a count of things that take at least size bytes each, so that nothing is allocated for what cannot be there.
+func (d *decoder) count(size int) int {
+	n := d.u()
+	if n > uint64(len(d.b)/size) {
+		d.fail("count beyond the bytes that are left")
+		return 0
+	}
+	return int(n)
+}
+
+func (d *decoder) take(n int) []byte {
+	if n > len(d.b) {
+		d.fail("cut short")
+		return nil
+	}
+	p := d.b[:n]
+	d.b = d.b[n:]
+	return p
+}
+
+func (d *decoder) increasing(n int) []int64 {
+	if n == 0 {
+		return nil
+	}
+	ts := make([]int64, n)
+	for i := range ts {
+		if i == 0 {
+			ts[0] = d.v()
+			continue
+		}
+		ts[i] = ts[i-1] + int64(d.u())
+		if ts[i] <= ts[i-1] {
+			d.fail("times out of order")
+			return nil
+		}
+	}
+	return ts
+}
+
+func (d *decoder) series(s *Shard) {
+	sr := seriesState{ref: log.SeriesRef(d.u()), lastApplied: d.v()}
+	slot := s.slotOf(d, uint64(sr.ref))
+	n := d.count(9)
+	sr.raw.t = d.increasing(n)
+	if v := d.take(8 * n); d.err == nil && n > 0 {
+		sr.raw.v = make([]float64, n)
+		for i := range sr.raw.v {
+			sr.raw.v[i] = math.Float64frombits(binary.LittleEndian.Uint64(v[8*i:]))
+		}
+	}
+	sr.histograms = d.increasing(d.count(1))
+	for range d.count(5) {
+		p := d.u()
+		if p >= uint64(len(s.streams)) {
+			d.fail("unknown stream")
+			return
+		}
+		m := member{stream: s.streams[p], maxF: d.v(), c: d.v(), tailFloor: d.v()}
+		for range d.count(3) {
+			m.open = append(m.open, openBucket{end: d.v(), first: d.v(), last: d.v()})
+		}
+		m.stream.openN += len(m.open)
+		m.stream.seriesN++
+		sr.members = append(sr.members, m)
+	}
+	if d.err == nil {
+		s.series = append(s.series, sr)
+		*slot = int32(len(s.series))
+	}
+}

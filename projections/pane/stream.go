@@ -1,0 +1,97 @@
+package pane
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"tidemark/projections/bucket"
+	"tidemark/projections/plan"
+)
+
+// Counts are the conservation counters of a stream in one shard (P5), over samples that are no stale markers.
+type Counts struct {
+	Routed, Applied, Duplicate, Conflict, LateDropped, LateUncorrectable uint64
+	Corrected                                                            uint64 // applied to a bucket that was closed; part of Applied
+	Stale                                                                uint64 // stale markers routed
+	Closed                                                               uint64 // buckets closed, each once
+}
+
+func (c *Counts) add(o *Counts) {
+	c.Routed += o.Routed
+	c.Applied += o.Applied
+	c.Duplicate += o.Duplicate
+	c.Conflict += o.Conflict
+	c.LateDropped += o.LateDropped
+	c.LateUncorrectable += o.LateUncorrectable
+	c.Corrected += o.Corrected
+	c.Stale += o.Stale
+	c.Closed += o.Closed
+}
+
+// stream is a pane stream within one shard.
+type stream struct {
+	spec     plan.Stream
+	matchers []*labels.Matcher
+	grid     bucket.Grid
+	width    int64
+	coverage int64 // coverage start a, ms; MinInt64 if folded from the first sample on
+
+	maxC    int64 // largest closure watermark over the shard's series, clamped by wall time; MinInt64 before any
+	openN   int   // open buckets in this shard
+	seriesN int   // series of this shard with state in the stream
+	counts  Counts
+}
+
+func newStream(spec plan.Stream, coverage int64) (*stream, error) {
+	if spec.PaneMillis <= 0 {
+		return nil, fmt.Errorf("pane: stream %x has a pane of %d ms", uint64(spec.ID), spec.PaneMillis)
+	}
+	if spec.Closed != plan.Right || spec.Late != plan.Correct {
+		return nil, fmt.Errorf("pane: stream %x: membership %q with late policy %q is not supported", uint64(spec.ID), spec.Closed, spec.Late)
+	}
+	ms, err := spec.LabelMatchers()
+	if err != nil {
+		return nil, fmt.Errorf("pane: stream %x: %w", uint64(spec.ID), err)
+	}
+	return &stream{
+		spec: spec, matchers: ms, width: spec.PaneMillis,
+		grid:     bucket.Grid{Origin: spec.OriginMillis, Width: spec.PaneMillis},
+		coverage: coverage, maxC: math.MinInt64,
+	}, nil
+}
+
+// wants says whether the stream takes the series.
+func (s *stream) wants(ls labels.Labels) bool {
+	for _, m := range s.matchers {
+		if !m.Matches(ls.Get(m.Name)) {
+			return false
+		}
+	}
+	return true
+}
+
+// endOf returns the end of the bucket that owns time t: S = origin + floorDiv(f − origin, width)·width with f = t − 1, E = S + width.
+func (s *stream) endOf(t int64) int64 {
+	return s.floorEnd(t-1) + s.width
+}
+
+// floorEnd returns the greatest bucket end at or before t.
+func (s *stream) floorEnd(t int64) int64 {
+	d := satSub(t, s.grid.Origin)
+	q := d / s.width
+	if d%s.width < 0 {
+		q--
+	}
+	return satAdd(s.grid.Origin, q*s.width)
+}
+
+// raiseFrontier moves the stream's part of the frontier to a closure watermark, clamped by the event's wall time: a fast
+// clock presumes nothing about the others.
+func (s *stream) raiseFrontier(c, wall, skew int64) {
+	if c > satAdd(wall, skew) {
+		c = wall
+	}
+	s.maxC = max(s.maxC, c)
+}

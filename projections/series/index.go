@@ -1,0 +1,166 @@
+// Package series is the index of label sets as queries read it: label set ↔ reference, and selectors answered by postings.
+//
+// Life cycle: an Index is filled from the log's dictionary at start (Load) and by the definitions that write events carry
+// (Apply). Both are idempotent. It holds no file of its own: everything in it is in the log.
+//
+// Invariants.
+//
+//	S1  A reference that was applied has its label set for good; references are never rebound.
+//	S2  Apply is called with events in log order by one goroutine; readers run beside it and see a definition whole or not at all.
+package series
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/index"
+
+	"tidemark/log"
+)
+
+// pageSize is the number of label sets on one page of the reference table.
+const pageSize = 1024
+
+// Index maps references to label sets and answers selectors. The zero value is not usable; see New.
+type Index struct {
+	postings *index.MemPostings
+
+	mu    sync.RWMutex
+	pages []*[pageSize]labels.Labels // by ref / pageSize; nil where nothing is defined
+	count int
+}
+
+// New returns an empty index.
+func New() *Index {
+	return &Index{postings: index.NewMemPostings()}
+}
+
+// Dictionary is where Load finds the durable definitions, in increasing order of reference.
+type Dictionary interface {
+	All(yield func(log.SeriesRef, labels.Labels) bool) error
+}
+
+// Load adds every definition of the dictionary.
+func (x *Index) Load(d Dictionary) error {
+	if err := d.All(func(ref log.SeriesRef, ls labels.Labels) bool {
+		x.add(ref, ls)
+		return true
+	}); err != nil {
+		return fmt.Errorf("series: load dictionary: %w", err)
+	}
+	return nil
+}
+
+// Apply adds the definitions that an event carries.
+func (x *Index) Apply(ev *log.Event) {
+	w, ok := ev.Body.(*log.Write)
+	if !ok {
+		return
+	}
+	for i := range w.Defs {
+		x.add(w.Defs[i].Ref, w.Defs[i].Labels)
+	}
+}
+
+// add defines ref once (S1).
+func (x *Index) add(ref log.SeriesRef, ls labels.Labels) {
+	x.mu.Lock()
+	p := int(ref / pageSize)
+	for len(x.pages) <= p {
+		x.pages = append(x.pages, nil)
+	}
+	if x.pages[p] == nil {
+		x.pages[p] = new([pageSize]labels.Labels)
+	}
+	known := !x.pages[p][ref%pageSize].IsEmpty()
+	if !known {
+		x.pages[p][ref%pageSize] = ls
+		x.count++
+	}
+	x.mu.Unlock()
+	if !known {
+		x.postings.Add(storage.SeriesRef(ref), ls)
+	}
+}
+
+// Labels returns the label set of ref; false if it was never defined.
+func (x *Index) Labels(ref log.SeriesRef) (labels.Labels, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	p := int(ref / pageSize)
+	if p >= len(x.pages) || x.pages[p] == nil {
+		return labels.EmptyLabels(), false
+	}
+	ls := x.pages[p][ref%pageSize]
+	return ls, !ls.IsEmpty()
+}
+
+// Len returns the number of series.
+func (x *Index) Len() int {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.count
+}
+
+// Select returns the references whose label sets match all matchers, increasing.
+func (x *Index) Select(ctx context.Context, ms ...*labels.Matcher) ([]log.SeriesRef, error) {
+	var its, drops []index.Postings
+	for _, m := range ms {
+		// A matcher that also matches the absent label excludes those that carry a value it does not match.
+		if m.Matches("") {
+			inv, err := m.Inverse()
+			if err != nil {
+				return nil, fmt.Errorf("series: matcher %s: %w", m, err)
+			}
+			drops = append(drops, x.matching(ctx, inv))
+			continue
+		}
+		its = append(its, x.matching(ctx, m))
+	}
+	if len(its) == 0 {
+		its = append(its, x.postings.All())
+	}
+	p := index.Intersect(its...)
+	for _, d := range drops {
+		p = index.Without(p, d)
+	}
+	var refs []log.SeriesRef
+	for p.Next() {
+		refs = append(refs, log.SeriesRef(p.At()))
+	}
+	if err := p.Err(); err != nil {
+		return nil, fmt.Errorf("series: select: %w", err)
+	}
+	return refs, ctx.Err()
+}
+
+// matching returns the series that carry a non-empty value which m matches.
+func (x *Index) matching(ctx context.Context, m *labels.Matcher) index.Postings {
+	switch m.Type {
+	case labels.MatchEqual:
+		return x.postings.Postings(ctx, m.Name, m.Value)
+	case labels.MatchRegexp:
+		if set := m.SetMatches(); len(set) > 0 {
+			return x.postings.Postings(ctx, m.Name, slices.Clone(set)...)
+		}
+	}
+	return x.postings.PostingsForLabelMatching(ctx, m.Name, m.Matches)
+}
+
+// LabelNames returns the label names in use, sorted.
+func (x *Index) LabelNames() []string {
+	names := x.postings.LabelNames()
+	slices.Sort(names)
+	return names
+}
+
+// LabelValues returns the values of one label, sorted.
+func (x *Index) LabelValues(ctx context.Context, name string) []string {
+	vs := x.postings.LabelValues(ctx, name, nil)
+	slices.Sort(vs)
+	return vs
+}
