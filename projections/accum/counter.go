@@ -66,8 +66,8 @@ func (d *data) addCorrections(growth float64) (float64, error) {
 		if isReset(prev, c.First.V) {
 			growth += prev
 		}
-		if c.Resets > 1 && c.Wide != nil {
-			return 0, ErrNeedsSamples // one lump may overflow where its parts would not
+		if c.lumpMayOverflow(growth) {
+			return 0, ErrNeedsSamples
 		}
 		if c.Resets > 0 {
 			growth += c.Correction
@@ -75,6 +75,16 @@ func (d *data) addCorrections(growth float64) (float64, error) {
 		prev = c.Last.V
 	}
 	return growth, nil
+}
+
+// lumpMayOverflow says that adding the correction to growth in one lump may overflow where adding its parts would not, or
+// the other way round.
+func (c *Columns) lumpMayOverflow(growth float64) bool {
+	if c.Wide == nil || c.Resets < 2 {
+		return false
+	}
+	bound := float64(c.Resets) * max(math.Abs(c.Min), math.Abs(c.Max))
+	return !(math.Abs(growth)+bound <= math.MaxFloat64)
 }
 
 // instantSlope is irate and idelta, of the last two samples.

@@ -213,15 +213,19 @@ func (s *segment) ends() (first, prev, last Sample, n int64) {
 
 // newest returns the newest sample after start. It is absent if a stale marker is newer, or nothing is that new.
 func newest(w *Window, start int64) (Sample, bool) {
-	if i := len(w.T) - 1; i >= 0 && (len(w.Cols) == 0 || w.T[i] >= w.Cols[len(w.Cols)-1].End) {
+	col := len(w.Cols) - 1
+	for col >= 0 && w.Cols[col].Columns.Count == 0 && !w.Cols[col].Columns.HasMarker {
+		col--
+	}
+	if i := len(w.T) - 1; i >= 0 && (col < 0 || w.T[i] >= w.Cols[col].End) {
 		return Sample{w.T[i], w.V[i]}, w.T[i] > start && !value.IsStaleNaN(w.V[i])
 	}
-	if len(w.Cols) == 0 {
+	if col < 0 {
 		return Sample{}, false
 	}
-	c := w.Cols[len(w.Cols)-1].Columns
-	stale := c.Count == 0 || c.HasMarker && c.Marker > c.Last.T
-	return c.Last, !stale && c.Last.T > start
+	c := w.Cols[col].Columns
+	ended := c.Count == 0 || c.HasMarker && c.Marker > c.Last.T
+	return c.Last, !ended && c.Last.T > start
 }
 
 // library calls Prometheus' own functions, where their rounding is part of the answer.

@@ -321,6 +321,13 @@ func terms(f Func, ts []int64, vs []float64, start, end int64, scale float64) fl
 		sum += math.Abs(v) * scale
 		n++
 	}
+	if f == Rate || f == Increase || f == Delta {
+		sum = (math.Abs(first.V) + math.Abs(last.V)) * scale
+		if f != Delta {
+			sum += corrections
+		}
+		sum *= float64(end-start) / float64(last.T-first.T)
+	}
 	if math.IsInf(sum, 0) || math.IsNaN(sum) {
 		return 0 // then nothing but the very value will do
 	}
@@ -329,16 +336,10 @@ func terms(f Func, ts []int64, vs []float64, start, end int64, scale float64) fl
 		return sum
 	case Avg:
 		return sum / float64(n)
-	case Rate, Increase, Delta:
-		growth := (math.Abs(first.V) + math.Abs(last.V)) * scale
-		if f != Delta {
-			growth += corrections
-		}
-		growth *= float64(end-start) / float64(last.T-first.T)
-		if f == Rate {
-			growth /= float64(end-start) / 1000
-		}
-		return growth
+	case Increase, Delta:
+		return sum
+	case Rate:
+		return sum / (float64(end-start) / 1000)
 	default:
 		return 0
 	}
