@@ -46,7 +46,7 @@ func TestDifferential(t *testing.T) {
 		series := querytest.RandomSeries(rng)
 		model := querytest.NewModel(querytest.Plan(), series)
 		model.Barrier(2 * querytest.Span)
-		engine := query.New(model, query.Options{Experimental: true})
+		engine := query.New(model, query.Options{})
 		oracle, data := querytest.NewOracleEngine(50_000_000), querytest.Oracle(series)
 		for i := range each {
 			q := querytest.RandomQuery(rng)

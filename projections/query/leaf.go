@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/parser/posrange"
 
 	"tidemark/projections/accum"
@@ -55,15 +54,11 @@ func (l *leaf) request() Request {
 	return Request{
 		Stream:   s.ID,
 		Matchers: l.matchers,
-		From:     floorTo(times.start-l.window, s.OriginMillis, s.PaneMillis),
+		From:     s.GridFloor(times.start - l.window),
 		To:       times.last(),
 	}
 }
 
 func (l *leaf) miss(reason, format string, args ...any) *MissError {
 	return &MissError{Reason: reason, Detail: fmt.Sprintf(format, args...), Node: l.text}
-}
-
-func missAt(node parser.Node, reason, format string, args ...any) *MissError {
-	return &MissError{Reason: reason, Detail: fmt.Sprintf(format, args...), Node: node.String()}
 }

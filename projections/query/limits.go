@@ -26,9 +26,13 @@ func checkSize(expr string) error {
 	return fmt.Errorf("the expression has more than %d tokens", MaxTokens)
 }
 
-// checkRegexps bounds the regular expressions that would be run over all label sets.
-func checkRegexps(expr parser.Expr) error {
-	for _, matchers := range parser.ExtractSelectors(expr) {
+// checkSelectors bounds the number of selectors, and the regular expressions that would be run over all label sets.
+func checkSelectors(expr parser.Expr) error {
+	selectors := parser.ExtractSelectors(expr)
+	if len(selectors) > MaxLeaves {
+		return fmt.Errorf("the expression has %d selectors, more than %d", len(selectors), MaxLeaves)
+	}
+	for _, matchers := range selectors {
 		for _, m := range matchers {
 			if (m.Type == labels.MatchRegexp || m.Type == labels.MatchNotRegexp) && len(m.Value) > MaxRegexpBytes {
 				return fmt.Errorf("the regular expression for label %q has %d bytes, more than %d", m.Name, len(m.Value), MaxRegexpBytes)
@@ -36,10 +40,6 @@ func checkRegexps(expr parser.Expr) error {
 		}
 	}
 	return nil
-}
-
-func errTooManyLeaves(limit int) error {
-	return fmt.Errorf("the expression has more than %d selectors", limit)
 }
 
 // slots bounds the queries that are evaluated at one time. A slot is taken for the whole of a request, the read included,

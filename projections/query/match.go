@@ -20,12 +20,19 @@ type stream struct {
 type index struct {
 	plan    *plan.Plan
 	streams []stream
+	names   map[string]string // what the plan itself gives a name to, and what it is
 }
 
 func newIndex(p *plan.Plan) (*index, error) {
-	x := &index{plan: p}
+	x := &index{plan: p, names: map[string]string{}}
 	if p == nil {
 		return x, nil
+	}
+	for _, m := range p.Materializations {
+		x.names[m.Name] = "a materialization"
+		if m.Record != "" {
+			x.names[m.Record] = "a recording rule"
+		}
 	}
 	for i := range p.Streams {
 		s := &p.Streams[i]
@@ -53,6 +60,9 @@ func newIndex(p *plan.Plan) (*index, error) {
 
 // candidates returns the streams that can answer l, the best first, or why there is none.
 func (x *index) candidates(l *leaf) ([]stream, *MissError) {
+	if name, what := x.derived(l.matchers); name != "" {
+		return nil, l.miss(ReasonNoMaterialization, "%s is the name of %s, and panes are made from written series only", name, what)
+	}
 	var (
 		fit     []stream
 		offGrid string
@@ -77,6 +87,27 @@ func (x *index) candidates(l *leaf) ([]stream, *MissError) {
 	}
 }
 
+// derived returns a name, given by the plan, that a selector asks for, and what it is. A selector that says nothing of
+// names means written series.
+func (x *index) derived(matchers []*labels.Matcher) (name, what string) {
+	var named []*labels.Matcher
+	for _, m := range matchers {
+		if m.Name == labels.MetricName {
+			named = append(named, m)
+		}
+	}
+	if len(named) == 0 {
+		return "", ""
+	}
+	for n, w := range x.names {
+		// The least name, so that the text does not depend on the map's order.
+		if (name == "" || n < name) && !slices.ContainsFunc(named, func(m *labels.Matcher) bool { return !m.Matches(n) }) {
+			name, what = n, w
+		}
+	}
+	return name, what
+}
+
 // offGrid says why l's windows are not made of whole panes of s, or returns "".
 func (l *leaf) offGrid(s *plan.Stream) string {
 	width := s.PaneMillis
@@ -88,7 +119,7 @@ func (l *leaf) offGrid(s *plan.Stream) string {
 	if times.count() == 0 {
 		return ""
 	}
-	if floorTo(times.start, s.OriginMillis, width) != times.start {
+	if !s.OnGrid(times.start) {
 		return fmt.Sprintf("the evaluation time %d is not on the grid of %d ms from %d", times.start, width, s.OriginMillis)
 	}
 	if times.count() > 1 && times.every%width != 0 {

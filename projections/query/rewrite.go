@@ -1,6 +1,7 @@
 package query
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -18,113 +19,109 @@ const leafLabel = "__tidemark_leaf__"
 type rewriter struct {
 	lookback    int64
 	defaultStep func(rangeMillis int64) int64
-	maxLeaves   int
-	leaves      []*leaf
+	parts       []part
+}
+
+// part is what an expression reads from storage: a leaf, a miss where it cannot be one, or both where no stream fits the leaf.
+type part struct {
+	leaf *leaf
+	miss *MissError
 }
 
 // rewrite walks the expression in slot, which the engine evaluates at s, in the order in which the engine does.
-func (r *rewriter) rewrite(slot *parser.Expr, s steps) error {
+func (r *rewriter) rewrite(slot *parser.Expr, s steps) {
 	switch n := (*slot).(type) {
 	case nil, *parser.NumberLiteral, *parser.StringLiteral:
-		return nil
 	case *parser.StepInvariantExpr:
-		return r.rewrite(&n.Expr, s.once())
+		r.rewrite(&n.Expr, s.once())
 	case *parser.ParenExpr:
-		return r.rewrite(&n.Expr, s)
+		r.rewrite(&n.Expr, s)
 	case *parser.UnaryExpr:
-		return r.rewrite(&n.Expr, s)
+		r.rewrite(&n.Expr, s)
 	case *parser.AggregateExpr:
-		if n.Param != nil {
-			if err := r.rewrite(&n.Param, s); err != nil {
-				return err
-			}
-		}
-		return r.rewrite(&n.Expr, s)
+		r.rewrite(&n.Param, s)
+		r.rewrite(&n.Expr, s)
 	case *parser.BinaryExpr:
-		if err := r.rewrite(&n.LHS, s); err != nil {
-			return err
-		}
-		return r.rewrite(&n.RHS, s)
+		r.rewrite(&n.LHS, s)
+		r.rewrite(&n.RHS, s)
 	case *parser.SubqueryExpr:
 		inner := s.within(n, r.defaultStep)
 		// The engine resolves offsets anew for a subquery that does not begin where its parent does.
 		if s.count() > 0 && inner.start != s.start {
 			resolveOffsets(n.Expr, inner.start, 0)
 		}
-		return r.rewrite(&n.Expr, inner)
+		r.rewrite(&n.Expr, inner)
 	case *parser.VectorSelector:
-		return r.instant(slot, n, s)
+		r.instant(slot, n, s)
 	case *parser.MatrixSelector:
-		return missAt(n, ReasonUnsupportedFunction, "a range selector without a function asks for the samples themselves")
+		r.miss(n, ReasonUnsupportedFunction, "a range selector without a function asks for the samples themselves")
 	case *parser.Call:
-		return r.call(slot, n, s)
+		r.call(slot, n, s)
 	default:
-		return missAt(n, ReasonUnsupportedFunction, "expressions of type %T are not known here", n)
+		r.miss(n, ReasonUnsupportedFunction, "expressions of type %T are not known here", n)
 	}
 }
 
-func (r *rewriter) call(slot *parser.Expr, n *parser.Call, s steps) error {
+func (r *rewriter) call(slot *parser.Expr, n *parser.Call, s steps) {
 	switch n.Func.Name {
 	case "info":
-		return missAt(n, ReasonUnsupportedFunction, "info() selects series by the labels of others")
+		r.miss(n, ReasonUnsupportedFunction, "info() selects series by the labels of others")
+		return
 	case "timestamp":
 		if vs, ok := n.Args[0].(*parser.VectorSelector); ok {
-			return r.timestamp(slot, n, vs, s)
+			r.timestamp(slot, n, vs, s)
+			return
 		}
 	case "start_timestamp":
 		if _, ok := n.Args[0].(*parser.VectorSelector); ok {
-			return missAt(n, ReasonUnsupportedFunction, "panes hold no start timestamps")
+			r.miss(n, ReasonUnsupportedFunction, "panes hold no start timestamps")
+			return
 		}
 	}
 	for i, arg := range n.Args {
 		if m, ok := arg.(*parser.MatrixSelector); ok {
-			return r.overTime(slot, n, i, m, s)
+			r.overTime(slot, n, i, m, s)
+			return
 		}
 	}
 	for i := range n.Args {
-		if err := r.rewrite(&n.Args[i], s); err != nil {
-			return err
-		}
+		r.rewrite(&n.Args[i], s)
 	}
-	return nil
+}
+
+func (r *rewriter) miss(node parser.Node, reason, format string, args ...any) {
+	r.parts = append(r.parts, part{miss: &MissError{Reason: reason, Detail: fmt.Sprintf(format, args...), Node: node.String()}})
 }
 
 // instant makes a leaf of an instant selector. The synthetic selector keeps the name and the matchers as written, because
 // absent() takes the labels of its result from them.
-func (r *rewriter) instant(slot *parser.Expr, vs *parser.VectorSelector, s steps) error {
-	l, err := r.add(vs, vs, accum.Instant, r.lookback, s)
-	if err != nil {
-		return err
-	}
+func (r *rewriter) instant(slot *parser.Expr, vs *parser.VectorSelector, s steps) {
+	l := r.add(vs, vs, accum.Instant, r.lookback, s)
 	l.lookback = true
 	*slot = &parser.VectorSelector{
 		Name:          vs.Name,
 		LabelMatchers: append([]*labels.Matcher{l.mark}, vs.LabelMatchers...),
 		PosRange:      vs.PosRange,
 	}
-	return nil
 }
 
 // timestamp makes a leaf of timestamp(selector): it needs the times of samples where the synthetic selector has steps.
-func (r *rewriter) timestamp(slot *parser.Expr, n *parser.Call, vs *parser.VectorSelector, s steps) error {
-	l, err := r.add(n, vs, accum.Timestamp, r.lookback, s)
-	if err != nil {
-		return err
-	}
+func (r *rewriter) timestamp(slot *parser.Expr, n *parser.Call, vs *parser.VectorSelector, s steps) {
+	l := r.add(n, vs, accum.Timestamp, r.lookback, s)
 	l.lookback = true
 	if vs.Timestamp != nil {
 		// For this one function the engine drops the offset where there is an @.
 		l.offset = s.start - *vs.Timestamp
 	}
 	*slot = standIn(n, l)
-	return nil
 }
 
 // overTime makes a leaf of a function over the range selector that is its argument number at.
-func (r *rewriter) overTime(slot *parser.Expr, n *parser.Call, at int, m *parser.MatrixSelector, s steps) error {
+func (r *rewriter) overTime(slot *parser.Expr, n *parser.Call, at int, m *parser.MatrixSelector, s steps) {
 	fn, ok := accum.FuncByName(n.Func.Name)
-	if !ok || fn == accum.Timestamp {
-		return missAt(n, ReasonUnsupportedFunction, "panes do not answer %s", n.Func.Name)
+	if !ok {
+		r.miss(n, ReasonUnsupportedFunction, "panes do not answer %s", n.Func.Name)
+		return
 	}
 	vs := m.VectorSelector.(*parser.VectorSelector) // the parser allows nothing else
 	arg := math.NaN()
@@ -133,30 +130,21 @@ func (r *rewriter) overTime(slot *parser.Expr, n *parser.Call, at int, m *parser
 			continue
 		}
 		if arg, ok = constant(a); !ok {
-			return missAt(n, ReasonNonConstantArgument, "the argument %s is not a constant", a)
+			r.miss(n, ReasonNonConstantArgument, "the argument %s is not a constant", a)
+			return
 		}
 	}
-	l, err := r.add(n, vs, fn, millis(m.Range), s)
-	if err != nil {
-		return err
-	}
+	l := r.add(n, vs, fn, millis(m.Range), s)
 	l.arg = arg
 	l.selPos = n.Args[0].PositionRange()
 	if len(n.Args) > 1 {
 		l.argPos = n.Args[0].PositionRange()
 	}
 	*slot = standIn(n, l)
-	return nil
 }
 
 // add makes the leaf for node, which reads vs at s through windows of the given width.
-func (r *rewriter) add(node parser.Node, vs *parser.VectorSelector, fn accum.Func, window int64, s steps) (*leaf, error) {
-	if vs.Anchored || vs.Smoothed {
-		return nil, missAt(node, ReasonUnsupportedFunction, "anchored and smoothed selectors read beyond their window")
-	}
-	if len(r.leaves) >= r.maxLeaves {
-		return nil, &BadDataError{errTooManyLeaves(r.maxLeaves)}
-	}
+func (r *rewriter) add(node parser.Node, vs *parser.VectorSelector, fn accum.Func, window int64, s steps) *leaf {
 	l := &leaf{
 		text:     node.String(),
 		fn:       fn,
@@ -167,8 +155,12 @@ func (r *rewriter) add(node parser.Node, vs *parser.VectorSelector, fn accum.Fun
 		pinned:   vs.Timestamp != nil,
 		mark:     labels.MustNewMatcher(labels.MatchNotEqual, leafLabel, ""),
 	}
-	r.leaves = append(r.leaves, l)
-	return l, nil
+	if vs.Anchored || vs.Smoothed {
+		r.miss(node, ReasonUnsupportedFunction, "anchored and smoothed selectors read beyond their window")
+	} else {
+		r.parts = append(r.parts, part{leaf: l})
+	}
+	return l
 }
 
 // standIn returns what the engine evaluates in the place of the call n. The unary plus changes no value; it keeps the

@@ -88,12 +88,3 @@ func toDuration(ms int64) time.Duration { return time.Duration(ms) * time.Millis
 
 // toMillis is how the engine turns a time into ms: truncated towards zero.
 func toMillis(t time.Time) int64 { return t.UnixNano() / int64(time.Millisecond) }
-
-// floorTo returns the greatest time on the grid that is ≤ t.
-func floorTo(t, origin, width int64) int64 {
-	r := (t - origin) % width
-	if r < 0 {
-		r += width
-	}
-	return t - r
-}

@@ -129,7 +129,7 @@ func (m *Model) answer(r query.Request) (query.Answer, error) {
 		return query.Answer{}, nil
 	}
 	stream := &m.plan.Streams[at]
-	if r.From >= r.To || floor(stream, r.From) != r.From || floor(stream, r.To) != r.To {
+	if r.From >= r.To || !stream.OnGrid(r.From) || !stream.OnGrid(r.To) {
 		return query.Answer{}, fmt.Errorf("the range (%d, %d] is not on the grid of stream %d", r.From, r.To, stream.ID)
 	}
 	held, err := stream.LabelMatchers()
@@ -174,7 +174,7 @@ func (m *Model) closed(stream *plan.Stream, i int) int64 {
 		if n == 0 {
 			continue
 		}
-		if latest := floor(stream, s.T[n-1]-1) + stream.PaneMillis; latest > c {
+		if latest := stream.BucketEnd(s.T[n-1]); latest > c {
 			c = max(c, min(b.time, latest))
 		}
 	}
@@ -186,7 +186,7 @@ func (m *Model) closed(stream *plan.Stream, i int) int64 {
 func (m *Model) cut(stream *plan.Stream, s *Series, closed int64, r query.Request) (query.Series, bool) {
 	out := query.Series{Labels: s.Labels}
 	for lo := 0; lo < len(s.T); {
-		end := floor(stream, s.T[lo]-1) + stream.PaneMillis
+		end := stream.BucketEnd(s.T[lo])
 		hi := lo
 		for hi < len(s.T) && s.T[hi] <= end {
 			hi++
@@ -218,9 +218,4 @@ func (m *Model) cut(stream *plan.Stream, s *Series, closed int64, r query.Reques
 
 func matches(l labels.Labels, ms []*labels.Matcher) bool {
 	return !slices.ContainsFunc(ms, func(m *labels.Matcher) bool { return !m.Matches(l.Get(m.Name)) })
-}
-
-// floor returns the start of the bucket that filing time f falls into.
-func floor(s *plan.Stream, f int64) int64 {
-	return s.OriginMillis + int64(math.Floor(float64(f-s.OriginMillis)/float64(s.PaneMillis)))*s.PaneMillis
 }

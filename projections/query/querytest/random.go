@@ -80,7 +80,7 @@ func RandomSeries(rng *rand.Rand) []Series {
 // rhythm makes the times of a series, with 0 for values and markers where the series goes stale.
 func rhythm(rng *rand.Rand, l labels.Labels) Series {
 	s := Series{Labels: l}
-	every := []int64{1000, 5000, 10000, 15000, 15000, 30000, 60000}[rng.IntN(7)]
+	every := []int64{500, 1000, 5000, 10000, 15000, 15000, 30000, 60000}[rng.IntN(8)]
 	t, end := every*int64(rng.IntN(4)), Span
 	if rng.IntN(4) == 0 {
 		t += rng.Int64N(Span)
