@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -121,10 +120,14 @@ func (e *Engine) fill(ctx context.Context, leaves []*leaf, values results, res *
 		if err != nil || miss == nil {
 			return err
 		}
-		if res.Stats.Reads >= maxAttempts || miss.leaf.chosen+1 >= len(miss.leaf.streams) {
-			return miss.why
+		l := miss.leaf
+		if l.first == nil {
+			l.first = miss.why
 		}
-		miss.leaf.chosen++
+		if res.Stats.Reads >= maxAttempts || l.chosen+1 >= len(l.streams) {
+			return l.first // of the stream that should have answered
+		}
+		l.chosen++
 	}
 }
 

@@ -26,8 +26,9 @@ type leaf struct {
 
 	mark *labels.Matcher // on the synthetic selector that stands for it in the expression
 
-	streams []stream // that can answer it, the best first
-	chosen  int      // index into streams
+	streams []stream   // that can answer it, the best first
+	chosen  int        // index into streams
+	first   *MissError // why streams[0] did not do
 }
 
 // dataTimes are the times at which windows end, in the order of steps.

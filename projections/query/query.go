@@ -28,7 +28,7 @@ const (
 	MaxTokens          = 20_000    // bounds the depth of the expression too, and with it the stack
 	MaxRegexpBytes     = 128 << 10 // per matcher
 	MaxLeaves          = plan.MaxLeaves
-	maxAttempts        = 8  // reads, where streams that could answer turn out not to hold what is needed
+	maxAttempts        = 4  // reads, where streams that could answer turn out not to hold what is needed
 	maxNotes           = 10 // warnings, and infos, in an answer; more are counted, as Prometheus does
 )
 
