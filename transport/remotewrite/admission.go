@@ -1,0 +1,107 @@
+package remotewrite
+
+import (
+	"sync/atomic"
+
+	"tidemark/log"
+)
+
+// inflight bounds the memory of all requests together. Nobody waits for it: a request that does not fit is told to come
+// again, so that memory is flat under any number of senders.
+type inflight struct {
+	max  int64
+	used atomic.Int64
+}
+
+// lease is what one request holds of an inflight.
+type lease struct {
+	of   *inflight
+	held int64
+}
+
+// grow takes n more bytes, before they are allocated. It fails with errInflight.
+func (l *lease) grow(n int64) error {
+	if used := l.of.used.Add(n); used > l.of.max {
+		l.of.used.Add(-n)
+		return errInflight
+	}
+	l.held += n
+	return nil
+}
+
+// release gives everything back.
+func (l *lease) release() {
+	l.of.used.Add(-l.held)
+	l.held = 0
+}
+
+// What the parts of an event take in memory, in bytes, in the builder and in the finished event together. Strings and
+// histograms are copied out of the body and are counted by its length.
+const (
+	eventBytesPerItem   = 128 // a histogram or an exemplar; a sample takes half
+	eventBytesPerSeries = 128
+)
+
+// eventBytes estimates what an event of a request takes.
+func eventBytes(c Counts, decoded int) int64 {
+	items := int64(c.Samples)/2 + int64(c.Histograms) + int64(c.Exemplars) + int64(c.Metadata)
+	return int64(decoded) + items*eventBytesPerItem + int64(c.Series)*eventBytesPerSeries
+}
+
+// Bounds of what idle arenas keep.
+const (
+	pooledArenas  = 16
+	pooledBody    = 1 << 20
+	pooledDecoded = 4 << 20
+	pooledSamples = 50_000
+)
+
+// arena is the memory of one request, used again by later ones.
+type arena struct {
+	body, decoded []byte
+	scan          Scanner
+	reader        labelReader
+	builder       *log.WriteBuilder
+	exemplar      []byte
+	metadata      []log.Metadata
+}
+
+// arenas is a pool with a bound, so that what a burst of requests needed does not stay.
+type arenas struct {
+	free   chan *arena
+	reader labelReader // the limits
+}
+
+func newArenas(limits labelReader) *arenas {
+	return &arenas{free: make(chan *arena, pooledArenas), reader: limits}
+}
+
+func (p *arenas) get() *arena {
+	select {
+	case a := <-p.free:
+		return a
+	default:
+		return &arena{reader: p.reader, builder: log.NewWriteBuilder()}
+	}
+}
+
+func (p *arenas) put(a *arena) {
+	if cap(a.body) > pooledBody {
+		a.body = nil
+	}
+	if cap(a.decoded) > pooledDecoded {
+		// Of what was decoded, labels, exemplars and the scanner's scratch are parts: they grow and go together.
+		a.decoded, a.exemplar, a.scan, a.reader = nil, nil, Scanner{}, p.reader
+	}
+	if a.builder.Samples() > pooledSamples || len(a.metadata) > pooledSamples {
+		a.builder, a.metadata = log.NewWriteBuilder(), nil
+	}
+	a.builder.Reset()
+	a.scan.Reset(nil, Counts{})
+	clear(a.metadata)
+	a.metadata = a.metadata[:0]
+	select {
+	case p.free <- a:
+	default:
+	}
+}

@@ -1,0 +1,145 @@
+package remotewrite
+
+// data path 1 of 6: decode and check.
+
+import (
+	"bytes"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/golang/snappy"
+)
+
+// Content types, and the messages that their parameter names.
+const (
+	mediaType = "application/x-protobuf"
+	messageV1 = "prometheus.WriteRequest"
+	messageV2 = "io.prometheus.write.v2.Request"
+)
+
+// negotiate judges the headers that say how a body is to be read. What is absent means version 1.0 in snappy, as old
+// senders leave it; what is wrong is refused before anything is read.
+//
+// Version 2.0 is told apart here and refused by name. Serving it begins by returning which message it is.
+func negotiate(header http.Header) error {
+	if err := contentType(header.Values("Content-Type")); err != nil {
+		return err
+	}
+	if v := header.Get("X-Prometheus-Remote-Write-Version"); v != "" {
+		// Senders of version 1.0 say 0.1.0; some say an older draft or 1.0.0.
+		if major, rest, ok := strings.Cut(v, "."); !ok || rest == "" || major != "0" && major != "1" {
+			return errVersion
+		}
+	}
+	return contentEncoding(header.Values("Content-Encoding"))
+}
+
+func contentType(values []string) error {
+	if len(values) > 1 {
+		return errMediaType
+	}
+	if len(values) == 0 || values[0] == "" {
+		return nil
+	}
+	media, params, err := mime.ParseMediaType(values[0])
+	if err != nil || media != mediaType {
+		return errMediaType
+	}
+	switch message, given := params["proto"]; {
+	case !given, message == messageV1:
+		return nil
+	case message == messageV2:
+		return errVersion2
+	default:
+		return errMessage
+	}
+}
+
+func contentEncoding(values []string) error {
+	switch coding := strings.TrimSpace(strings.Join(values, ", ")); {
+	case coding == "", strings.EqualFold(coding, "snappy"):
+		return nil
+	default:
+		return &encodingError{coding: coding}
+	}
+}
+
+// firstRead is how much memory a body gets before any of it has come. From there on it doubles with what has come, so that
+// a sender holds no more than twice what it has sent, whatever length it declared.
+const firstRead = 16 << 10
+
+// readBody reads the body of r into a.
+func (h *Handler) readBody(w http.ResponseWriter, r *http.Request, a *arena, l *lease) error {
+	control := http.NewResponseController(w)
+	// A writer without deadlines has no connection that could be slow.
+	if err := control.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout)); err == nil {
+		// The deadline must not end the request while it waits for the log.
+		defer func() { _ = control.SetReadDeadline(time.Time{}) }()
+	}
+	body := http.MaxBytesReader(w, r.Body, h.opts.MaxBodyBytes)
+	a.body = a.body[:0]
+	for granted := 0; ; {
+		if len(a.body) == granted {
+			step := int64(max(firstRead, granted))
+			step = min(step, h.opts.MaxBodyBytes+1-int64(granted))
+			if err := l.grow(step); err != nil {
+				return err
+			}
+			granted += int(step)
+			a.body = slices.Grow(a.body, int(step))
+		}
+		n, err := body.Read(a.body[len(a.body):granted])
+		a.body = a.body[:len(a.body)+n]
+		if err == io.EOF {
+			h.metrics.bodyBytes.Add(float64(len(a.body)))
+			return nil
+		}
+		if err != nil {
+			return bodyError(err, h.opts.MaxBodyBytes)
+		}
+	}
+}
+
+// maxSnappyRatio is how much a snappy block can grow at most: its best element makes 64 bytes of 3.
+const maxSnappyRatio = 64 / 3.0
+
+// framedSnappy begins a snappy stream, which is not what the protocol asks for.
+var framedSnappy = []byte("\xff\x06\x00\x00sNaPpY")
+
+// decompress decodes a.body into a.decoded. The length that a block declares is believed only as far as its own length
+// makes it possible.
+func (h *Handler) decompress(a *arena, l *lease) error {
+	a.decoded = a.decoded[:0]
+	if len(a.body) == 0 {
+		return errEmptyBody
+	}
+	if bytes.HasPrefix(a.body, framedSnappy) {
+		return errFramed
+	}
+	n, err := snappy.DecodedLen(a.body)
+	if err != nil {
+		return errSnappy
+	}
+	if int64(n) > h.opts.MaxDecodedBytes {
+		return &sizeError{what: "bytes after decompression", got: int64(n), limit: h.opts.MaxDecodedBytes}
+	}
+	if float64(n) > maxSnappyRatio*float64(len(a.body)) {
+		return errSnappy
+	}
+	if err := l.grow(int64(n)); err != nil {
+		return err
+	}
+	if cap(a.decoded) < n {
+		a.decoded = make([]byte, n)
+	}
+	if a.decoded, err = snappy.Decode(a.decoded[:n], a.body); err != nil {
+		a.decoded = nil
+		return errSnappy
+	}
+	h.metrics.decodedBytes.Add(float64(n))
+	return nil
+}
