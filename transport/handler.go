@@ -63,7 +63,6 @@ type Options struct {
 	RoutePrefix      string                      // "" or "/": none; else like /tidemark
 	CORSOrigin       *regexp.Regexp              // origins whose scripts may read; nil: none. It must be anchored.
 	QueryTimeout     time.Duration               // 0 = api.DefaultQueryTimeout
-	MaxConcurrency   int                         // of queries; 0 = api.DefaultMaxConcurrency
 	Build            api.Build                   // empty members are filled from what the Go command recorded
 	Flags            map[string]string
 	Config           func() string // as YAML, secrets already redacted
@@ -96,7 +95,7 @@ func NewHandler(d Deps, o Options) (http.Handler, error) {
 		return nil, err
 	}
 	queries, err := api.New(d.Engine, d.Series, api.Options{
-		Upstream: o.Upstream, QueryTimeout: o.QueryTimeout, MaxConcurrency: o.MaxConcurrency, Now: o.Now, Registerer: d.Registerer,
+		Upstream: o.Upstream, QueryTimeout: o.QueryTimeout, Now: o.Now, Registerer: d.Registerer,
 	})
 	if err != nil {
 		return nil, err
@@ -111,13 +110,15 @@ func NewHandler(d Deps, o Options) (http.Handler, error) {
 	}
 	m.queries(queries)
 	m.status(&d, &o)
-	m.operations(&d, &o)
+	if err := m.operations(&d, &o); err != nil {
+		return nil, err
+	}
 	m.mux.Handle("/api/v1/write", observe.wrap("write", d.Write))
 	m.mux.Handle("/metrics", observe.wrap("metrics", methods{
 		get: promhttp.HandlerFor(d.Gatherer, promhttp.HandlerOpts{}),
 	}))
 	m.mux.Handle("/api/v1/", m.wrap("unknown", anyMethod(api.NotFound)))
-	return withPrefix(o.RoutePrefix, m.mux), nil
+	return bounds{body: BodyTimeout, write: WriteTimeout}.wrap(withPrefix(o.RoutePrefix, m.mux)), nil
 }
 
 // withPrefix serves h below prefix, and leads from / to there.

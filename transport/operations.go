@@ -1,9 +1,9 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -47,13 +47,18 @@ func gated(m endpoint.Middleware, f http.HandlerFunc) http.Handler {
 var frontPage string
 
 // operations mounts what operators and their machines use: plain text, outside /api/v1.
-func (m *mount) operations(d *Deps, o *Options) {
+func (m *mount) operations(d *Deps, o *Options) error {
 	text := func(path, name string, t methods) { m.mux.Handle(path, m.observe.wrap(name, t)) }
 	text("/-/healthy", "healthy", methods{get: http.HandlerFunc(healthy)})
 	text("/-/ready", "ready", methods{get: ready(d.Readiness, d.Replay)})
 	reload := reloader(o.Reload)
 	text("/-/reload", "reload", methods{post: reload, put: reload})
-	text("/{$}", "front", methods{get: front(o)})
+	page, err := front(o)
+	if err != nil {
+		return err
+	}
+	text("/{$}", "front", methods{get: page})
+	return nil
 }
 
 func healthy(w http.ResponseWriter, _ *http.Request) {
@@ -99,25 +104,20 @@ func writeText(w http.ResponseWriter, status int, text string) {
 }
 
 // front is the page that a person sees who opens the address in a browser, and that some clients ask for as a sign of life.
-func front(o *Options) http.Handler {
+func front(o *Options) (http.Handler, error) {
 	page, err := template.New("front").Parse(frontPage)
 	if err != nil {
-		panic("front.html is part of the program and parses: " + err.Error())
+		return nil, fmt.Errorf("transport: %w", err)
 	}
-	data := struct {
-		Prefix  string
-		Version string
-	}{o.RoutePrefix, o.Build.WithFallback().Version}
+	var b bytes.Buffer
+	if err := page.Execute(&b, struct{ Prefix, Version string }{o.RoutePrefix, o.Build.WithFallback().Version}); err != nil {
+		return nil, fmt.Errorf("transport: %w", err)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		var b strings.Builder
-		if err := page.Execute(&b, data); err != nil {
-			http.Error(w, errors.Unwrap(err).Error(), http.StatusInternalServerError)
-			return
-		}
 		h := w.Header()
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
 		h.Set("X-Content-Type-Options", "nosniff")
-		_, _ = w.Write([]byte(b.String()))
-	})
+		_, _ = w.Write(b.Bytes()) // a client that has left is told nothing
+	}), nil
 }

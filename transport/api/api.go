@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -15,8 +14,7 @@ import (
 
 // The bounds of an API where Options say nothing else.
 const (
-	DefaultQueryTimeout   = 2 * time.Minute
-	DefaultMaxConcurrency = 20 // as Prometheus' --query.max-concurrency
+	DefaultQueryTimeout = 2 * time.Minute
 	// MaxListed bounds the entries of a list of series, names or values when the request sets no limit of its own.
 	MaxListed = 1_000_000
 )
@@ -28,19 +26,15 @@ type Forwarder interface {
 
 // Options of an API. The zero value is usable.
 type Options struct {
-	Upstream       Forwarder             // where misses go; nil: they are errors
-	QueryTimeout   time.Duration         // bound and default of the parameter timeout; 0 = DefaultQueryTimeout
-	MaxConcurrency int                   // queries at work at once, others wait; 0 = DefaultMaxConcurrency
-	Now            func() time.Time      // nil = time.Now
-	Registerer     prometheus.Registerer // nil: no metrics
+	Upstream     Forwarder             // where misses go; nil: they are errors
+	QueryTimeout time.Duration         // bound and default of the parameter timeout; 0 = DefaultQueryTimeout
+	Now          func() time.Time      // nil = time.Now
+	Registerer   prometheus.Registerer // nil: no metrics
 }
 
 func (o Options) withDefaults() Options {
 	if o.QueryTimeout == 0 {
 		o.QueryTimeout = DefaultQueryTimeout
-	}
-	if o.MaxConcurrency == 0 {
-		o.MaxConcurrency = DefaultMaxConcurrency
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -52,9 +46,6 @@ func (o Options) validate() error {
 	if o.QueryTimeout < 0 {
 		return fmt.Errorf("query timeout %s is negative", o.QueryTimeout)
 	}
-	if o.MaxConcurrency < 0 {
-		return fmt.Errorf("query concurrency %d is negative", o.MaxConcurrency)
-	}
 	return nil
 }
 
@@ -64,7 +55,6 @@ type API struct {
 	series  SeriesIndex
 	opts    Options
 	parser  parser.Parser
-	places  chan struct{} // one token per query at work
 	metrics *metrics
 }
 
@@ -81,30 +71,30 @@ func New(engine Engine, series SeriesIndex, opts Options) (*API, error) {
 	return &API{
 		engine: engine, series: series, opts: opts, metrics: m,
 		parser: parser.NewParser(parser.Options{}),
-		places: make(chan struct{}, opts.MaxConcurrency),
 	}, nil
 }
 
+// The label values of a query that no route answered, or that nothing missed.
+const (
+	routeNone = "none"
+	missNone  = ""
+)
+
 type metrics struct {
-	routes, misses *prometheus.CounterVec
+	queries *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
-		routes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tidemark_queries_total",
-			Help: "Answered queries, by the route that the answer took.",
-		}, []string{"route"}),
-		misses: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tidemark_query_misses_total",
-			Help: "Queries that panes could not answer, by reason.",
-		}, []string{"reason"}),
+		queries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_http_queries_total",
+			Help: "Queries put to the engine or the upstream, by the route of the answer (none: an error) and the reason why panes did not give it.",
+		}, []string{"route", "miss"}),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	return m, errors.Join(reg.Register(m.routes), reg.Register(m.misses))
+	return m, reg.Register(m.queries)
 }
 
-func (m *metrics) routed(route string)  { m.routes.WithLabelValues(route).Inc() }
-func (m *metrics) missed(reason string) { m.misses.WithLabelValues(reason).Inc() }
+func (m *metrics) count(route, miss string) { m.queries.WithLabelValues(route, miss).Inc() }

@@ -87,7 +87,7 @@ func barrierError(ctx context.Context, err error, timeout time.Duration, stays s
 	if errors.Is(err, context.DeadlineExceeded) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return &Error{Type: TypeTimeout, Err: fmt.Errorf("not every worker was done after %s; if it was appended, %s when they are: %w", timeout, stays, err)}
 	}
-	return classify(err, TypeInternal)
+	return classify(err)
 }
 
 // NewWatermark returns the handler of POST /api/v1/precompute/watermark.
@@ -203,5 +203,5 @@ func encodeBarrier(_ context.Context, w http.ResponseWriter, response any) error
 
 // EncodeError is the error encoder of go-kit servers: it puts any error into the envelope.
 func EncodeError(_ context.Context, err error, w http.ResponseWriter) {
-	WriteError(w, classify(err, TypeInternal))
+	WriteError(w, classify(err))
 }

@@ -41,7 +41,7 @@ func (e *encoder) flushIfFull() {
 // answer is a successful answer to a query.
 type answer struct {
 	value           parser.Value
-	stats           *queryStats
+	stats           []byte // JSON of data.stats; nil: none
 	warnings, infos []string
 }
 
@@ -71,7 +71,7 @@ func (e *encoder) encode(a *answer) {
 		e.buf = appendMarshaled(e.buf, v)
 	}
 	if a.stats != nil {
-		e.buf = a.stats.append(append(e.buf, `,"stats":`...))
+		e.buf = append(append(e.buf, `,"stats":`...), a.stats...)
 	}
 	e.buf = append(e.buf, '}')
 	e.buf = appendStrings(e.buf, `,"warnings":`, a.warnings)

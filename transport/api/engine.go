@@ -1,42 +1,86 @@
 package api
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"time"
 
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/stats"
 
 	"tidemark/log"
 )
 
-// InstantParams asks for the value of an expression at one time.
+type Common struct {
+	Expr          string
+	LookbackDelta time.Duration
+	Timeout       time.Duration
+	Limit         int
+}
 type InstantParams struct {
-	Query         string
-	Time          int64         // ms
-	LookbackDelta time.Duration // 0 = the engine's own
-	Consistency   string
+	Common
+	Time time.Time
 }
-
-// RangeParams asks for the values of an expression at start, start+step, … up to end.
 type RangeParams struct {
-	Query            string
-	Start, End, Step int64 // ms
-	LookbackDelta    time.Duration
-	Consistency      string
+	Common
+	Start, End time.Time
+	Step       time.Duration
 }
-
-// Result is an answer and where it came from.
 type Result struct {
 	Value           parser.Value
 	Warnings, Infos []string
+	Route           string
 	Seq             log.Seq
 	CompleteThrough int64
-	Route           string
+	Stats           Stats
 }
 
-// MissError says why an expression cannot be answered.
-type MissError struct {
-	Reason string
-	Detail string
+func (*Result) Close() {}
+
+type Stats struct {
+	Leaves, Reads, Series, Samples, Columns int
+	Engine                                  *stats.Statistics
+}
+type MissError struct{ Reason, Detail, Node string }
+
+func (e *MissError) Error() string {
+	return fmt.Sprintf("not answerable from panes (%s): %s: %s", e.Reason, e.Node, e.Detail)
 }
 
-func (e *MissError) Error() string { return e.Reason + ": " + e.Detail }
+type BadDataError struct{ Err error }
+
+func (e *BadDataError) Error() string { return e.Err.Error() }
+func (e *BadDataError) Unwrap() error { return e.Err }
+
+type Kind int
+
+const (
+	KindInternal Kind = iota
+	KindBadData
+	KindExecution
+	KindTimeout
+	KindCanceled
+)
+
+func KindOf(err error) Kind {
+	var (
+		bad      *BadDataError
+		canceled promql.ErrQueryCanceled
+		timeout  promql.ErrQueryTimeout
+		stored   promql.ErrStorage
+	)
+	switch {
+	case errors.As(err, &bad):
+		return KindBadData
+	case errors.As(err, &canceled), errors.Is(err, context.Canceled):
+		return KindCanceled
+	case errors.As(err, &timeout), errors.Is(err, context.DeadlineExceeded):
+		return KindTimeout
+	case errors.As(err, &stored):
+		return KindInternal
+	default:
+		return KindExecution
+	}
+}

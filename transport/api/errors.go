@@ -8,9 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/prometheus/prometheus/promql"
-	"github.com/prometheus/prometheus/promql/parser"
-
 	"tidemark/transport/upstream"
 )
 
@@ -31,16 +28,23 @@ const (
 // StatusClientClosed is the status recorded when the client left before the answer; nobody reads it.
 const StatusClientClosed = 499
 
-// statusOf is the table from error type to status. It also says which failures are worth a retry with the same content:
-// those with 5xx, and no others.
-var statusOf = map[ErrorType]int{
-	TypeBadData:     http.StatusBadRequest,
-	TypeExecution:   http.StatusUnprocessableEntity,
-	TypeTimeout:     http.StatusServiceUnavailable,
-	TypeCanceled:    StatusClientClosed,
-	TypeInternal:    http.StatusInternalServerError,
-	TypeUnavailable: http.StatusServiceUnavailable,
-	TypeNotFound:    http.StatusNotFound,
+// status is the table from error type to status. It also says which failures are worth a retry with the same content: those
+// with 5xx, and no others.
+func (t ErrorType) status() int {
+	switch t {
+	case TypeBadData:
+		return http.StatusBadRequest
+	case TypeExecution:
+		return http.StatusUnprocessableEntity
+	case TypeTimeout, TypeUnavailable:
+		return http.StatusServiceUnavailable
+	case TypeCanceled:
+		return StatusClientClosed
+	case TypeNotFound:
+		return http.StatusNotFound
+	default:
+		return http.StatusInternalServerError
+	}
 }
 
 // Error is an error that knows what a client is told.
@@ -62,10 +66,7 @@ func (e *Error) StatusCode() int {
 	if e.Status != 0 {
 		return e.Status
 	}
-	if s, ok := statusOf[e.Type]; ok {
-		return s
-	}
-	return http.StatusInternalServerError
+	return e.Type.status()
 }
 
 func badData(format string, args ...any) *Error {
@@ -79,35 +80,42 @@ func invalidParam(name string, err error) *Error {
 // ErrSealed is returned by a Barrier whose input was sealed by a drain.
 var ErrSealed = errors.New("input is sealed by a drain until the next start")
 
-// classify turns any error of a collaborator into what the client is told. An error that no row knows is of the fallback
-// type: execution for the evaluation of a query, internal for everything else.
-func classify(err error, fallback ErrorType) *Error {
+// classify turns any error of a collaborator other than the engine into what the client is told. What no row knows is
+// internal.
+func classify(err error) *Error {
 	var (
-		own      *Error
-		up       *upstream.Error
-		canceled promql.ErrQueryCanceled
-		timeout  promql.ErrQueryTimeout
-		storage  promql.ErrStorage
-		parseAll parser.ParseErrors
-		parseOne *parser.ParseErr
+		own *Error
+		up  *upstream.Error
 	)
 	switch {
 	case errors.As(err, &own):
 		return own
 	case errors.As(err, &up):
 		return classifyUpstream(up)
-	case errors.As(err, &timeout), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded):
 		return &Error{Type: TypeTimeout, Err: err}
-	case errors.As(err, &canceled), errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled):
 		return &Error{Type: TypeCanceled, Err: err}
-	case errors.As(err, &storage):
-		return &Error{Type: TypeInternal, Err: err}
-	case errors.As(err, &parseAll), errors.As(err, &parseOne):
-		return invalidParam("query", err)
 	case errors.Is(err, ErrSealed):
 		return &Error{Type: TypeUnavailable, Status: http.StatusConflict, Err: err}
 	default:
-		return &Error{Type: fallback, Err: err}
+		return &Error{Type: TypeInternal, Err: err}
+	}
+}
+
+// classifyQuery does the same for errors of the engine.
+func classifyQuery(err error) *Error {
+	switch KindOf(err) {
+	case KindBadData:
+		return invalidParam("query", err)
+	case KindExecution:
+		return &Error{Type: TypeExecution, Err: err}
+	case KindTimeout:
+		return &Error{Type: TypeTimeout, Err: err}
+	case KindCanceled:
+		return &Error{Type: TypeCanceled, Err: err}
+	default:
+		return &Error{Type: TypeInternal, Err: err}
 	}
 }
 

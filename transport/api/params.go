@@ -23,15 +23,9 @@ const (
 	MaxPoints = 11_000
 )
 
-// The first and the last time that Prometheus' clients use for "all there is". The standard library cannot parse their years.
-var (
-	minTime    = time.Unix(math.MinInt64/1000+62135596801, 0).UTC()
-	maxTime    = time.Unix(math.MaxInt64/1000-62135596801, 999999999).UTC()
-	boundaries = map[string]time.Time{
-		minTime.Format(time.RFC3339Nano): minTime,
-		maxTime.Format(time.RFC3339Nano): maxTime,
-	}
-)
+// minTime and maxTime are the times that Prometheus' clients send for "all there is".
+func minTime() time.Time { return time.Unix(math.MinInt64/1000+62135596801, 0).UTC() }
+func maxTime() time.Time { return time.Unix(math.MaxInt64/1000-62135596801, 999999999).UTC() }
 
 // form is what a request asks, from its URL and its body. Body is kept as it came, for an upstream.
 type form struct {
@@ -86,11 +80,11 @@ func (f *form) time(name string, def time.Time) (time.Time, *Error) {
 
 // span reads an optional start and end.
 func (f *form) span() *Error {
-	start, err := f.time("start", minTime)
+	start, err := f.time("start", minTime())
 	if err != nil {
 		return err
 	}
-	end, err := f.time("end", maxTime)
+	end, err := f.time("end", maxTime())
 	if err != nil {
 		return err
 	}
@@ -223,8 +217,11 @@ func parseTime(s string) (time.Time, error) {
 	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
 		return t, nil
 	}
-	if t, ok := boundaries[s]; ok {
-		return t, nil
+	// The standard library cannot parse the years of these two.
+	for _, t := range []time.Time{minTime(), maxTime()} {
+		if s == t.Format(time.RFC3339Nano) {
+			return t, nil
+		}
 	}
 	return time.Time{}, fmt.Errorf("cannot parse %q to a valid timestamp", s)
 }
@@ -251,14 +248,15 @@ const (
 	consistencyLive      = "live"      // open panes too
 )
 
-// consistency reads the parameter of that name; "" leaves the choice to the configuration.
-func (f *form) consistency() (string, *Error) {
+// checkConsistency checks the parameter of that name. Absent and published are the same today: what is answered from panes
+// is published.
+func (f *form) checkConsistency() *Error {
 	switch v := f.Get("consistency"); v {
 	case "", consistencyPublished:
-		return v, nil
+		return nil
 	case consistencyLive:
-		return "", invalidParam("consistency", errors.New("live reads of open panes are not available in this version; use published or leave it out"))
+		return invalidParam("consistency", errors.New("live reads of open panes are not available in this version; use published or leave it out"))
 	default:
-		return "", invalidParam("consistency", fmt.Errorf("%q is neither published nor live", v))
+		return invalidParam("consistency", fmt.Errorf("%q is neither published nor live", shorten(v)))
 	}
 }

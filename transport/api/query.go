@@ -2,16 +2,12 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/prometheus/prometheus/promql"
-	"github.com/prometheus/prometheus/promql/parser"
 )
 
 // data path 6 of 6: a question is read, put to the engine, and answered or handed on.
@@ -29,197 +25,126 @@ const (
 	HeaderCompleteThrough = "X-Tidemark-Complete-Through" // ms; absent when no barrier proved anything
 )
 
-const routeUpstream = "upstream"
-
-// question is a query request, read and checked.
-type question struct {
-	form    *form
-	timeout time.Duration
-	limit   int // series in the answer; 0 = all
-	ask     func(ctx context.Context) (*Result, error)
-}
+const (
+	routeUpstream = "upstream"
+	missNoStore   = "no_store" // the client asked for the exact source
+)
 
 // Instant serves /api/v1/query.
 func (a *API) Instant(w http.ResponseWriter, r *http.Request) {
-	a.serve(w, r, func(q *question) *Error {
-		t, err := q.form.time("time", a.opts.Now())
+	a.serve(w, r, func(f *form, c Common) (ask, *Error) {
+		t, err := f.time("time", a.opts.Now())
 		if err != nil {
-			return err
+			return nil, err
 		}
-		p := InstantParams{Query: q.form.Get("query"), Time: millis(t)}
-		if p.LookbackDelta, err = q.form.lookback(); err != nil {
-			return err
-		}
-		if p.Consistency, err = q.form.consistency(); err != nil {
-			return err
-		}
-		q.ask = func(ctx context.Context) (*Result, error) { return a.engine.Instant(ctx, p) }
-		return nil
+		p := InstantParams{Common: c, Time: t}
+		return func(ctx context.Context) (*Result, error) { return a.engine.Instant(ctx, p) }, nil
 	})
 }
 
 // Range serves /api/v1/query_range.
 func (a *API) Range(w http.ResponseWriter, r *http.Request) {
-	a.serve(w, r, func(q *question) *Error {
-		start, end, step, err := q.form.rangeOf()
-		if err != nil {
-			return err
+	a.serve(w, r, func(f *form, c Common) (ask, *Error) {
+		p := RangeParams{Common: c}
+		var err *Error
+		if p.Start, p.End, p.Step, err = f.rangeOf(); err != nil {
+			return nil, err
 		}
-		p := RangeParams{Query: q.form.Get("query"), Start: millis(start), End: millis(end), Step: step.Milliseconds()}
-		if p.LookbackDelta, err = q.form.lookback(); err != nil {
-			return err
-		}
-		if p.Consistency, err = q.form.consistency(); err != nil {
-			return err
-		}
-		q.ask = func(ctx context.Context) (*Result, error) { return a.engine.Range(ctx, p) }
-		return nil
+		return func(ctx context.Context) (*Result, error) { return a.engine.Range(ctx, p) }, nil
 	})
 }
 
-func millis(t time.Time) int64 {
-	return t.Unix()*1000 + int64(t.Nanosecond())/int64(time.Millisecond)
-}
+// ask puts a question, read and checked, to the engine.
+type ask func(ctx context.Context) (*Result, error)
 
-// serve is what both kinds of query have in common.
-func (a *API) serve(w http.ResponseWriter, r *http.Request, read func(*question) *Error) {
+// serve is what both kinds of query have in common; read reads what they have not.
+func (a *API) serve(w http.ResponseWriter, r *http.Request, read func(*form, Common) (ask, *Error)) {
 	f, err := readForm(w, r)
 	if err != nil {
 		WriteError(w, err)
 		return
 	}
-	q := &question{form: f}
-	if q.limit, err = f.limit(); err != nil {
+	common, err := a.common(f)
+	if err != nil {
 		WriteError(w, err)
 		return
 	}
-	if q.timeout, err = f.timeout(a.opts.QueryTimeout, a.opts.QueryTimeout); err != nil {
+	question, err := read(f, common)
+	if err != nil {
 		WriteError(w, err)
 		return
 	}
-	if err = read(q); err != nil {
-		WriteError(w, err)
-		return
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), q.timeout)
+	ctx, cancel := context.WithTimeout(r.Context(), common.Timeout)
 	defer cancel()
-	arrived := a.opts.Now()
-	if err = a.enter(ctx); err != nil {
-		WriteError(w, err)
-		return
-	}
-	defer a.leave()
-	a.answer(ctx, w, r, q, arrived)
+	a.answer(ctx, w, r, f, question)
 }
 
-// enter waits for one of the places of Options.MaxConcurrency.
-func (a *API) enter(ctx context.Context) *Error {
-	select {
-	case a.places <- struct{}{}:
-		return nil
-	default:
+func (a *API) common(f *form) (c Common, err *Error) {
+	c.Expr = f.Get("query")
+	if c.Limit, err = f.limit(); err != nil {
+		return c, err
 	}
-	select {
-	case a.places <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return &Error{Type: TypeTimeout, RetryAfter: time.Second, Err: fmt.Errorf("query timed out in query queue: %d queries run already", cap(a.places))}
-		}
-		return classify(ctx.Err(), TypeInternal)
+	if c.Timeout, err = f.timeout(a.opts.QueryTimeout, a.opts.QueryTimeout); err != nil {
+		return c, err
 	}
+	if c.LookbackDelta, err = f.lookback(); err != nil {
+		return c, err
+	}
+	return c, f.checkConsistency()
 }
 
-func (a *API) leave() { <-a.places }
-
-func (a *API) answer(ctx context.Context, w http.ResponseWriter, r *http.Request, q *question, arrived time.Time) {
+func (a *API) answer(ctx context.Context, w http.ResponseWriter, r *http.Request, f *form, question ask) {
 	if a.opts.Upstream != nil && exactPlease(r) {
-		a.forward(ctx, w, r, q, "no_store")
+		a.forward(ctx, w, r, f, missNoStore)
 		return
 	}
-	began := a.opts.Now()
-	res, err := q.ask(ctx)
+	res, err := question(ctx)
+	if err == nil {
+		defer res.Close()
+		a.respond(w, f, res)
+		return
+	}
+	reason := missNone
 	if miss, ok := errors.AsType[*MissError](err); ok {
-		a.metrics.missed(string(miss.Reason))
+		reason = miss.Reason
 		if a.opts.Upstream != nil {
-			a.forward(ctx, w, r, q, string(miss.Reason))
+			a.forward(ctx, w, r, f, reason)
 			return
 		}
-		WriteError(w, &Error{Type: TypeExecution, Err: err})
-		return
+	}
+	a.metrics.count(routeNone, reason)
+	WriteError(w, classifyQuery(err))
+}
+
+// respond writes a result. Everything that can fail is done before the first byte (H5).
+func (a *API) respond(w http.ResponseWriter, f *form, res *Result) {
+	out := &answer{value: res.Value, warnings: res.Warnings, infos: res.Infos}
+	err := out.check()
+	if want := f.Get("stats"); want != "" && err == nil {
+		st := statsOf(res)
+		out.stats, err = json.Marshal(st)
+		if want == statsAll {
+			out.infos = append(out.infos[:len(out.infos):len(out.infos)], st.inWords())
+		}
+		if warn := statsWarning(want); warn != "" {
+			out.warnings = append(out.warnings[:len(out.warnings):len(out.warnings)], warn)
+		}
 	}
 	if err != nil {
-		WriteError(w, a.queryError(err, q))
-		return
-	}
-	now := a.opts.Now()
-	st := &queryStats{
-		queued: began.Sub(arrived), evaluated: now.Sub(began),
-		route: string(res.Route), seq: res.Seq, completeThrough: res.CompleteThrough,
-	}
-	a.respond(w, q, res, st)
-}
-
-// queryError words a timeout as Prometheus does, with the time that was allowed.
-func (a *API) queryError(err error, q *question) *Error {
-	e := classify(err, TypeExecution)
-	if e.Type == TypeTimeout && errors.Is(err, context.DeadlineExceeded) {
-		return &Error{Type: TypeTimeout, Err: fmt.Errorf("query timed out after %s: %w", q.timeout, err)}
-	}
-	return e
-}
-
-func (a *API) respond(w http.ResponseWriter, q *question, res *Result, st *queryStats) {
-	out := &answer{value: res.Value, warnings: res.Warnings, infos: res.Infos}
-	if cut, ok := truncate(res.Value, q.limit); ok {
-		out.value = cut
-		out.warnings = append(out.warnings[:len(out.warnings):len(out.warnings)], warnTruncated)
-	}
-	want := q.form.Get("stats")
-	if want != "" {
-		out.stats = st
-	}
-	if want == statsAll {
-		out.infos = append(out.infos[:len(out.infos):len(out.infos)], st.inWords())
-	}
-	if warn := statsWarning(want); warn != "" {
-		out.warnings = append(out.warnings[:len(out.warnings):len(out.warnings)], warn)
-	}
-	if err := out.check(); err != nil {
 		WriteError(w, &Error{Type: TypeInternal, Err: err})
 		return
 	}
-	a.metrics.routed(st.route)
+	a.metrics.count(res.Route, missNone)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
-	h.Set(HeaderRoute, st.route)
-	h.Set(HeaderSeq, strconv.FormatUint(uint64(st.seq), 10))
-	if st.completeThrough != math.MinInt64 {
-		h.Set(HeaderCompleteThrough, strconv.FormatInt(st.completeThrough, 10))
+	h.Set(HeaderRoute, res.Route)
+	h.Set(HeaderSeq, strconv.FormatUint(uint64(res.Seq), 10))
+	if proven(res.CompleteThrough) {
+		h.Set(HeaderCompleteThrough, strconv.FormatInt(res.CompleteThrough, 10))
 	}
 	w.WriteHeader(http.StatusOK)
 	e := encoder{w: w, buf: make([]byte, 0, 4<<10)}
 	e.encode(out)
-}
-
-const warnTruncated = "results truncated due to limit"
-
-// truncate cuts a vector or a matrix to limit series, and tells whether it did.
-func truncate(v parser.Value, limit int) (parser.Value, bool) {
-	if limit <= 0 {
-		return v, false
-	}
-	switch x := v.(type) {
-	case promql.Vector:
-		if len(x) > limit {
-			return x[:limit], true
-		}
-	case promql.Matrix:
-		if len(x) > limit {
-			return x[:limit], true
-		}
-	}
-	return v, false
 }
 
 // exactPlease reports whether the client asks for the exact source: Cache-Control: no-store.
@@ -235,15 +160,16 @@ func exactPlease(r *http.Request) bool {
 }
 
 // forward hands the whole request to the upstream and passes its answer on as it is.
-func (a *API) forward(ctx context.Context, w http.ResponseWriter, r *http.Request, q *question, why string) {
-	ans, err := a.opts.Upstream.Forward(ctx, r, q.form.body)
+func (a *API) forward(ctx context.Context, w http.ResponseWriter, r *http.Request, f *form, why string) {
+	ans, err := a.opts.Upstream.Forward(ctx, r, f.body)
 	if err != nil {
-		e := classify(err, TypeInternal)
-		e = &Error{Type: e.Type, Status: e.StatusCode(), RetryAfter: e.RetryAfter, Err: fmt.Errorf("%w (forwarded: %s)", err, why)}
-		WriteError(w, e)
+		a.metrics.count(routeNone, why)
+		e := *classify(err)
+		e.Err = fmt.Errorf("%w (forwarded because of %s)", e.Err, why)
+		WriteError(w, &e)
 		return
 	}
-	a.metrics.routed(routeUpstream)
+	a.metrics.count(routeUpstream, why)
 	w.Header().Set(HeaderRoute, routeUpstream)
 	ans.WriteTo(w)
 }

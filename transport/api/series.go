@@ -54,7 +54,7 @@ func (a *API) lookup(w http.ResponseWriter, r *http.Request, demandMatch bool) (
 
 // listError is classify for lists, whose evaluation cannot fail by the request's fault.
 func (a *API) listError(w http.ResponseWriter, err error) {
-	WriteError(w, classify(err, TypeInternal))
+	WriteError(w, classify(err))
 }
 
 // Series serves /api/v1/series.
@@ -71,9 +71,13 @@ func (a *API) Series(w http.ResponseWriter, r *http.Request) {
 		a.listError(w, err)
 		return
 	}
-	cut := len(found) > l.limit
+	writeSeries(w, found, l.limit)
+}
+
+func writeSeries(w http.ResponseWriter, found []labels.Labels, limit int) {
+	cut := len(found) > limit
 	if cut {
-		found = found[:l.limit]
+		found = found[:limit]
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
@@ -188,6 +192,8 @@ func (a *API) Exemplars(w http.ResponseWriter, r *http.Request) {
 func NotFound(w http.ResponseWriter, r *http.Request) {
 	WriteError(w, &Error{Type: TypeNotFound, Err: fmt.Errorf("no such endpoint: %s", r.URL.Path)})
 }
+
+const warnTruncated = "results truncated due to limit"
 
 var errMethod = errors.New("method not allowed")
 

@@ -3,8 +3,8 @@ package api
 import (
 	"fmt"
 	"math"
-	"strconv"
-	"time"
+
+	"github.com/prometheus/prometheus/util/stats"
 
 	"tidemark/log"
 )
@@ -15,34 +15,47 @@ const (
 	statsAll = "all"
 )
 
-// queryStats is what an answer says about its own making. Only what was measured is in it: the members that Prometheus has
-// and that panes give no honest number for are absent.
+// queryStats is data.stats of an answer: Prometheus' own members, and ours beside them.
 type queryStats struct {
-	queued, evaluated time.Duration
-	route             string
-	seq               log.Seq
-	completeThrough   int64 // ms; math.MinInt64 when nothing is proven
+	*stats.BuiltinStats
+	Tidemark ownStats `json:"tidemark"`
 }
 
-func (s *queryStats) append(b []byte) []byte {
-	b = appendSeconds(append(b, `{"timings":{"evalTotalTime":`...), s.evaluated)
-	b = appendSeconds(append(b, `,"execQueueTime":`...), s.queued)
-	b = appendSeconds(append(b, `,"execTotalTime":`...), s.queued+s.evaluated)
-	b = appendEscaped(append(b, `},"tidemark":{"route":`...), s.route)
-	b = strconv.AppendUint(append(b, `,"seq":`...), uint64(s.seq), 10)
-	if s.completeThrough != math.MinInt64 {
-		b = strconv.AppendInt(append(b, `,"completeThroughMs":`...), s.completeThrough, 10)
+// ownStats says where an answer came from and what it took.
+type ownStats struct {
+	Route           string  `json:"route"`
+	Seq             log.Seq `json:"seq"`
+	CompleteThrough *int64  `json:"completeThroughMs"` // null when no barrier proved anything, or nothing was read
+	Leaves          int     `json:"leaves"`
+	Reads           int     `json:"reads"`
+	Series          int     `json:"series"`
+	Samples         int     `json:"samples"`
+	Columns         int     `json:"columns"`
+}
+
+func statsOf(res *Result) *queryStats {
+	s := &queryStats{Tidemark: ownStats{
+		Route: res.Route, Seq: res.Seq, Leaves: res.Stats.Leaves, Reads: res.Stats.Reads,
+		Series: res.Stats.Series, Samples: res.Stats.Samples, Columns: res.Stats.Columns,
+	}}
+	if proven(res.CompleteThrough) {
+		s.Tidemark.CompleteThrough = &res.CompleteThrough
 	}
-	return append(b, "}}"...)
+	if res.Stats.Engine != nil {
+		builtin := stats.NewQueryStats(res.Stats.Engine).Builtin()
+		s.BuiltinStats = &builtin
+	}
+	return s
 }
 
-func appendSeconds(b []byte, d time.Duration) []byte {
-	return strconv.AppendFloat(b, d.Seconds(), 'f', -1, 64)
+// proven tells a time that barriers proved from the two values that mean "nothing proven" and "nothing read".
+func proven(completeThrough int64) bool {
+	return completeThrough != math.MinInt64 && completeThrough != math.MaxInt64
 }
 
 // inWords is the info that stats=all adds: people see infos as notices, so only who asks gets one.
 func (s *queryStats) inWords() string {
-	return fmt.Sprintf("answered by route %s as of log sequence %d", s.route, s.seq)
+	return fmt.Sprintf("answered by route %s as of log sequence %d", s.Tidemark.Route, s.Tidemark.Seq)
 }
 
 // statsWarning returns the warning for a value of stats that Prometheus calls deprecated, or "".
