@@ -11,7 +11,8 @@
 //
 //	U1  What reaches the client as an answer is one complete JSON object with a status member.
 //	U2  No credential of the upstream's URL and no header of a request stands in any message.
-//	U3  An answer takes at most MaxResponseBytes of memory, before and after decompression, and Timeout of time.
+//	U3  An answer takes at most MaxResponseBytes of memory, before and after decompression, and Timeout of time; at most
+//	    MaxInFlight requests are under way.
 //	U4  No request goes to a host other than the configured one: redirects are not followed.
 //	U5  After MaxFailures failures in a row nothing is sent for OpenFor, and the reason is told meanwhile; a client that
 //	    gave up, or allowed less time than Timeout, is not a failure of the upstream.

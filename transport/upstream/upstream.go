@@ -22,6 +22,7 @@ const (
 	DefaultMaxResponseBytes = 64 << 20
 	DefaultMaxFailures      = 5
 	DefaultOpenFor          = 10 * time.Second
+	DefaultMaxInFlight      = 20
 	dialTimeout             = 5 * time.Second
 	idleConnections         = 32
 	idleFor                 = time.Minute
@@ -34,6 +35,7 @@ type Options struct {
 	MaxResponseBytes int64                 // bound of one answer, and of the same decompressed; 0 = DefaultMaxResponseBytes
 	MaxFailures      uint32                // in a row, until nothing is asked for a while; 0 = DefaultMaxFailures
 	OpenFor          time.Duration         // how long that is; 0 = DefaultOpenFor
+	MaxInFlight      int                   // requests at one time, others wait; 0 = DefaultMaxInFlight
 	Registerer       prometheus.Registerer // nil: no metrics
 }
 
@@ -50,6 +52,9 @@ func (o Options) withDefaults() Options {
 	if o.OpenFor == 0 {
 		o.OpenFor = DefaultOpenFor
 	}
+	if o.MaxInFlight == 0 {
+		o.MaxInFlight = DefaultMaxInFlight
+	}
 	return o
 }
 
@@ -62,6 +67,7 @@ type Client struct {
 	http    *http.Client
 	breaker *gobreaker.CircuitBreaker[*Answer]
 	last    atomic.Pointer[string] // the failure that was seen last
+	places  chan struct{}          // one token per request under way
 	metrics *metrics
 }
 
@@ -79,6 +85,7 @@ func New(rawURL string, opts Options) (*Client, error) {
 		return nil, errors.New("upstream: the URL may not have a query or a fragment")
 	}
 	c := &Client{base: *u, user: u.User, opts: opts.withDefaults()}
+	c.places = make(chan struct{}, c.opts.MaxInFlight)
 	c.base.User = nil
 	c.base.Path = strings.TrimRight(u.Path, "/")
 	c.base.RawPath = strings.TrimRight(u.RawPath, "/")
@@ -164,6 +171,12 @@ func excluded(err error) bool {
 func (c *Client) send(ctx context.Context, r *http.Request, body []byte) (*Answer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.opts.Timeout, errSlow)
 	defer cancel()
+	select {
+	case c.places <- struct{}{}:
+		defer func() { <-c.places }()
+	case <-ctx.Done():
+		return nil, c.broken(ctx, ctx.Err())
+	}
 	req, err := c.request(ctx, r, body)
 	if err != nil {
 		return nil, c.fail(KindUnreachable, err)
