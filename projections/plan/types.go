@@ -1,4 +1,3 @@
-// Package plan turns tidemark.yml and Prometheus rule files into pane streams: what is folded, on which grid, under which rules.
 package plan
 
 import "github.com/prometheus/prometheus/model/labels"

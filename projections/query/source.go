@@ -1,4 +1,3 @@
-// Package query answers PromQL from panes, exactly as Prometheus would from the samples, or says why it cannot.
 package query
 
 import (

@@ -1,0 +1,355 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+// Build reads the rule files and resolves all expressions into a plan. The report covers every entry and every rule, also
+// when there is an error, as long as the rule files could be read. The plan is nil if there is an error; errors are of type
+// *ConfigError, joined if there are several.
+func Build(c *Config) (*Plan, Report, error) {
+	if err := c.Validate(); err != nil {
+		return nil, Report{}, err
+	}
+	set, err := loadRules(c)
+	if err != nil {
+		return nil, Report{}, err
+	}
+	b := newBuilder(c, set)
+	report := Report{Alerts: set.alerts, Notes: set.notes}
+	p := &problems{cfg: c}
+	for i := range c.Materializations {
+		e := &c.Materializations[i]
+		if at, ok := b.recorded[e.Name]; ok {
+			p.add([]any{"materializations", i, "name"}, "%q is also what the rule at %s records", e.Name, at)
+		}
+		_, line := find(c.root, "materializations", i)
+		f := Finding{File: c.file, Line: line, Name: e.Name, Expr: e.Expr, Every: e.Every.Milliseconds()}
+		b.resolve(&f, Materialization{
+			Name: e.Name, EveryMillis: e.Every.Milliseconds(), Layout: e.Layout, RetentionMillis: e.Retention.Milliseconds(),
+		}, Stream{Closed: e.Closed, LatenessMillis: e.AllowedLateness.Milliseconds(), Late: e.Late})
+		for _, reason := range f.Reasons {
+			p.add([]any{"materializations", i, "expr"}, "%s cannot become panes: %s", e.Name, reason)
+		}
+		report.Entries = append(report.Entries, f)
+	}
+	for i := range set.rules {
+		r := &set.rules[i]
+		f := Finding{
+			File: r.file, Line: r.line, Group: r.group, Name: r.record, Expr: r.expr, Every: r.every, Reasons: r.invalid,
+		}
+		b.resolve(&f, Materialization{
+			Name: b.ruleName(r), EveryMillis: r.every, Layout: LayoutPanes, Record: r.record, Labels: r.labels,
+			RetentionMillis: DefaultRetention.Milliseconds(),
+		}, Stream{Closed: Right, Late: Correct})
+		report.Rules = append(report.Rules, f)
+	}
+	b.countShared(report.Entries)
+	b.countShared(report.Rules)
+	if b.collision != nil {
+		p.errs = append(p.errs, b.collision)
+	}
+	if err := errors.Join(p.errs...); err != nil {
+		return nil, report, err
+	}
+	plan := b.plan()
+	if err := plan.Validate(); err != nil {
+		return nil, report, &ConfigError{File: c.file, Msg: err.Error()}
+	}
+	if n := len(plan.Encode()); n > MaxPlanBytes {
+		return nil, report, &ConfigError{File: c.file, Msg: fmt.Sprintf("a plan of %d bytes, at most %d", n, MaxPlanBytes)}
+	}
+	return plan, report, nil
+}
+
+// builder gathers streams and materializations.
+type builder struct {
+	cfg       *Config
+	parser    parser.Parser
+	names     map[string]string // the names that queries read from materializations → what they are
+	recorded  map[string]string // what rules record → where
+	ruleNames map[string]int    // how often a rule's name was given
+	streams   map[StreamID]Stream
+	mats      []Materialization
+	collision error
+}
+
+func newBuilder(c *Config, set *ruleSet) *builder {
+	b := &builder{
+		cfg:       c,
+		parser:    NewParser(),
+		names:     make(map[string]string),
+		recorded:  make(map[string]string),
+		ruleNames: make(map[string]int),
+		streams:   make(map[StreamID]Stream),
+	}
+	for i := range set.rules {
+		r := &set.rules[i]
+		b.names[r.record] = "a recorded series"
+		b.recorded[r.record] = place(r.file, r.line)
+	}
+	for i := range c.Materializations {
+		b.names[c.Materializations[i].Name] = "a materialization"
+	}
+	return b
+}
+
+// ruleName returns a name for a rule: group and record, and a number where that was given before. It holds a slash, hence
+// it is not a metric name and never that of an entry.
+func (b *builder) ruleName(r *rule) string {
+	name := r.group + "/" + r.record
+	b.ruleNames[name]++
+	if n := b.ruleNames[name]; n > 1 {
+		return fmt.Sprintf("%s#%d", name, n)
+	}
+	return name
+}
+
+// resolve finds the streams of f.Expr. It adds m and its streams to the plan, or gives f the reasons why it cannot.
+// The grid that comes in has its membership, lateness and late policy.
+func (b *builder) resolve(f *Finding, m Materialization, grid Stream) {
+	if len(f.Reasons) > 0 {
+		return
+	}
+	expr, leaves, reason := b.parse(f.Expr)
+	if reason != "" {
+		f.Reasons = []string{reason}
+		return
+	}
+	refuse := func(l *Leaf, format string, args ...any) {
+		r := shorten(l.Node.String()) + ": " + fmt.Sprintf(format, args...)
+		if !slices.Contains(f.Reasons, r) {
+			f.Reasons = append(f.Reasons, r)
+		}
+	}
+	note := func(format string, args ...any) {
+		if n := fmt.Sprintf(format, args...); !slices.Contains(f.Notes, n) {
+			f.Notes = append(f.Notes, n)
+		}
+	}
+	streams := make([]Stream, 0, len(leaves))
+	for i := range leaves {
+		l := &leaves[i]
+		if reason := b.unanswerable(l, m.RetentionMillis); reason != "" {
+			refuse(l, "%s", reason)
+			continue
+		}
+		pane, panes, err := b.pane(l, m.EveryMillis)
+		if err != nil {
+			refuse(l, "%s", err)
+			continue
+		}
+		s := grid
+		s.Matchers = matchersOf(l.Selector.LabelMatchers)
+		s.PaneMillis = pane
+		s.RetentionMillis = max(m.RetentionMillis, pane)
+		s = s.Resolved()
+		if err := s.validate(); err != nil {
+			refuse(l, "%s", err)
+			continue
+		}
+		streams = append(streams, s)
+		f.Leaves = append(f.Leaves, LeafFinding{
+			Expr: l.Node.String(), Stream: s.ID, PaneMillis: pane, PanesPerWindow: panes,
+		})
+		switch {
+		case l.SamplesOnly:
+			note("%s() is answered only while its panes hold few enough samples to keep them all", l.Func)
+		case l.Func == "quantile_over_time":
+			note("%s() is answered only while its panes hold few enough values to keep them all", l.Func)
+		}
+	}
+	if len(f.Reasons) > 0 {
+		f.Leaves, f.Notes = nil, nil
+		return
+	}
+	m.Expr = expr.String()
+	m.Streams = idsOf(streams)
+	if err := m.validate(m.Streams); err != nil {
+		f.Leaves, f.Notes, f.Reasons = nil, nil, []string{err.Error()}
+		return
+	}
+	b.keep(m, streams)
+}
+
+// idsOf returns the IDs of streams, sorted and without repeats.
+func idsOf(streams []Stream) []StreamID {
+	ids := make([]StreamID, len(streams))
+	for i := range streams {
+		ids[i] = streams[i].ID
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// parse returns the leaves of an expression that has some.
+func (b *builder) parse(text string) (parser.Expr, []Leaf, string) {
+	if len(text) > MaxExprBytes {
+		return nil, nil, fmt.Sprintf("an expression of %d bytes, at most %d", len(text), MaxExprBytes)
+	}
+	expr, err := b.parser.ParseExpr(text)
+	if err != nil {
+		return nil, nil, "not PromQL: " + shorten(err.Error())
+	}
+	if t := expr.Type(); t != parser.ValueTypeVector && t != parser.ValueTypeScalar {
+		return nil, nil, fmt.Sprintf("its value is a %s; want an instant vector", parser.DocumentedType(t))
+	}
+	leaves, err := Leaves(expr, time.Duration(b.cfg.Lookback))
+	if err != nil {
+		return nil, nil, err.Error()
+	}
+	if len(leaves) == 0 {
+		return nil, nil, "it reads no series"
+	}
+	return expr, leaves, ""
+}
+
+// unanswerable says why no stream of its own could answer a leaf, apart from its grid.
+func (b *builder) unanswerable(l *Leaf, retention int64) string {
+	if l.Reason != "" {
+		return l.Reason
+	}
+	if l.ReachMillis > retention {
+		return fmt.Sprintf("it reads samples of the last %s, and panes are kept for %s", millis(l.ReachMillis), millis(retention))
+	}
+	for _, m := range l.Selector.LabelMatchers {
+		if !utf8.ValidString(m.Value) {
+			return "a matcher that is not UTF-8 matches nothing"
+		}
+	}
+	if name := b.readsName(l.Selector.LabelMatchers); name != "" {
+		return fmt.Sprintf("it reads %s, %s, and panes are made from written series only", name, b.names[name])
+	}
+	return ""
+}
+
+// readsName returns the name of a materialization or recorded series that a selector asks for by name, empty if none.
+func (b *builder) readsName(ms []*labels.Matcher) string {
+	var named []*labels.Matcher
+	for _, m := range ms {
+		if m.Name == labels.MetricName {
+			named = append(named, m)
+		}
+	}
+	if len(named) == 0 {
+		return "" // a selector without a name means written series
+	}
+	reads := func(name string) bool {
+		return !slices.ContainsFunc(named, func(m *labels.Matcher) bool { return !m.Matches(name) })
+	}
+	for _, m := range named {
+		if m.Type == labels.MatchEqual {
+			if _, ok := b.names[m.Value]; ok && reads(m.Value) {
+				return m.Value
+			}
+			return ""
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.names)) {
+		if name != "" && reads(name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// pane returns the width of the panes for a leaf, in milliseconds, and how many of them make its window. Every evaluation
+// time must be an edge of a pane, after @ and offset: those of the outermost expression are the multiples of every, those
+// inside a subquery the multiples of its step.
+func (b *builder) pane(l *Leaf, every int64) (pane, panes int64, err error) {
+	grid, what := every, "every"
+	if l.InSubquery {
+		grid, what = l.StepMillis, "subquery step"
+		if grid == 0 {
+			grid = b.cfg.EvaluationInterval.Milliseconds()
+		}
+	}
+	if l.At != nil {
+		grid, what = *l.At, "@"
+		if grid > MaxTimeMillis || grid < -MaxTimeMillis {
+			return 0, 0, fmt.Errorf("@ %dms is beyond every sample", grid)
+		}
+		grid = max(grid, -grid)
+	}
+	offset := min(max(l.OffsetMillis, -MaxDurationMillis), MaxDurationMillis)
+	if offset != l.OffsetMillis {
+		return 0, 0, fmt.Errorf("offset %s, at most %s", millis(l.OffsetMillis), millis(MaxDurationMillis))
+	}
+	edges := gcd(grid, max(offset, -offset))
+	pane = gcd(edges, l.RangeMillis)
+	if l.Instant && (edges >= MinPaneMillis && edges <= l.RangeMillis || pane < MinPaneMillis || l.RangeMillis/pane > MaxPanes) {
+		// A lookback need not be a whole number of panes.
+		pane = edges
+	}
+	parts := fmt.Sprintf("%s %s and range %s", what, millis(grid), millis(l.RangeMillis))
+	if offset != 0 {
+		parts = fmt.Sprintf("%s, offset %s", parts, millis(offset))
+	}
+	if pane < MinPaneMillis {
+		return 0, 0, fmt.Errorf("%s have panes of %s, at least %s", parts, millis(pane), millis(MinPaneMillis))
+	}
+	if pane > MaxDurationMillis {
+		return 0, 0, fmt.Errorf("%s have panes of %dms, at most %s", parts, pane, millis(MaxDurationMillis))
+	}
+	panes = (l.RangeMillis-1)/pane + 1
+	if panes > MaxPanes {
+		return 0, 0, fmt.Errorf("%s have %d panes of %s to a window, at most %d", parts, panes, millis(pane), MaxPanes)
+	}
+	return pane, panes, nil
+}
+
+// keep adds a materialization with its streams. A stream that is there already keeps the longest retention.
+func (b *builder) keep(m Materialization, streams []Stream) {
+	for _, s := range streams {
+		if old, ok := b.streams[s.ID]; ok {
+			if old.Identity() != s.Identity() && b.collision == nil {
+				b.collision = &ConfigError{File: b.cfg.file, Msg: fmt.Sprintf(
+					"PL1: %s of %s and %s have the same hash %s; change one of the two", s.Identity(), m.Name, old.Identity(), s.ID)}
+			}
+			s.RetentionMillis = max(s.RetentionMillis, old.RetentionMillis)
+		}
+		b.streams[s.ID] = s
+	}
+	b.mats = append(b.mats, m)
+}
+
+// countShared tells each leaf how many materializations read its stream.
+func (b *builder) countShared(fs []Finding) {
+	readers := make(map[StreamID]int)
+	for i := range b.mats {
+		for _, id := range b.mats[i].Streams {
+			readers[id]++
+		}
+	}
+	for i := range fs {
+		for j := range fs[i].Leaves {
+			fs[i].Leaves[j].Shared = readers[fs[i].Leaves[j].Stream]
+		}
+	}
+}
+
+func (b *builder) plan() *Plan {
+	c := b.cfg
+	p := &Plan{
+		Format:            Format,
+		ExperimentLabel:   c.ExperimentLabel,
+		LookbackMillis:    c.Lookback.Milliseconds(),
+		IdleTimeoutMillis: c.Timers.IdleTimeout.Milliseconds(),
+		IdleGraceMillis:   c.Timers.IdleGrace.Milliseconds(),
+		OpenGraceMillis:   c.Timers.OpenGrace.Milliseconds(),
+		HorizonMillis:     c.CorrectionHorizon.Milliseconds(),
+		ClockSkewMillis:   c.ClockSkew.Milliseconds(),
+		MaxFutureMillis:   c.MaxFuture.Milliseconds(),
+		Streams:           slices.Collect(maps.Values(b.streams)),
+		Materializations:  b.mats,
+	}
+	return p.canonical()
+}

@@ -1,0 +1,254 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Bounds of the configuration.
+const (
+	MaxConfigBytes      = 4 << 20  // of tidemark.yml
+	MaxRuleFileBytes    = 16 << 20 // of one rule file
+	MaxRuleFiles        = 1000
+	MaxMaterializations = 10000 // entries and rules together
+	MaxExprBytes        = 64 << 10
+	MaxNameBytes        = 256 // of a materialization or the experiment label
+	// MaxDurationMillis bounds every configured duration: 100 years of 365 days.
+	MaxDurationMillis int64 = 100 * 365 * 24 * 3600 * 1000
+)
+
+// The layouts of a materialization.
+const (
+	LayoutPanes      = "panes"
+	LayoutFullWindow = "full_window"
+)
+
+// The values of query.unpublished.
+const (
+	UnpublishedLive    = "live"    // steps that are not published yet are answered from open panes
+	UnpublishedForward = "forward" // they are a miss: the exact source answers
+)
+
+// Defaults. The retention is that of an entry without one, and of every rule.
+const (
+	DefaultRetention = Duration(7 * 24 * time.Hour)
+	DefaultLookback  = Duration(5 * time.Minute)
+	DefaultMaxFuture = Duration(10 * time.Minute)
+)
+
+// Config is tidemark.yml, and the two settings of the plan that are flags.
+type Config struct {
+	ExperimentLabel    string    `yaml:"experiment_label"`
+	RuleFiles          []string  `yaml:"rule_files,omitempty"` // globs, relative to Dir
+	Materializations   []Entry   `yaml:"materializations,omitempty"`
+	Exact              Exact     `yaml:"exact"`
+	Query              Query     `yaml:"query"`
+	Timers             Timers    `yaml:"timers"`
+	CorrectionHorizon  Duration  `yaml:"correction_horizon"`
+	ClockSkew          Duration  `yaml:"clock_skew"`
+	Log                LogLimits `yaml:"log"`
+	EvaluationInterval Duration  `yaml:"evaluation_interval"` // of rule groups without one, and of subqueries without a step
+
+	Lookback  Duration `yaml:"-"` // of instant selectors; the flag --query.lookback-delta
+	MaxFuture Duration `yaml:"-"` // how far ahead of the clock a sample may be, 0 = unbounded; the flag --write.max-future
+
+	Path string `yaml:"-"` // the file that was read; empty if there was none
+	Dir  string `yaml:"-"` // what rule_files are relative to
+
+	file string     // what errors call the file
+	root *yaml.Node // the document, for line numbers; nil for a Config that was not read
+}
+
+// Entry is one element of materializations.
+type Entry struct {
+	Name            string     `yaml:"name"`
+	Expr            string     `yaml:"expr"`
+	Every           Duration   `yaml:"every"`
+	Layout          string     `yaml:"layout"`
+	Closed          Membership `yaml:"closed"`
+	AllowedLateness Duration   `yaml:"allowed_lateness"`
+	Late            LatePolicy `yaml:"late"`
+	Retention       Duration   `yaml:"retention"`
+}
+
+// Exact says where queries are answered that panes cannot answer.
+type Exact struct {
+	Local    bool `yaml:"local"`    // keep an exact copy of the samples
+	Upstream URL  `yaml:"upstream"` // a Prometheus with the same samples; zero for none
+}
+
+// Query holds the settings of the query planner.
+type Query struct {
+	Unpublished string `yaml:"unpublished"`
+}
+
+// Timers close buckets by log time, when no later sample does.
+type Timers struct {
+	IdleTimeout Duration `yaml:"idle_timeout"`
+	IdleGrace   Duration `yaml:"idle_grace"`
+	OpenGrace   Duration `yaml:"open_grace"`
+}
+
+// LogLimits bound what the event log retains: whichever is reached first.
+type LogLimits struct {
+	Retention Duration `yaml:"retention"`
+	MaxSize   Bytes    `yaml:"max_size"`
+}
+
+// Default returns the configuration of an empty file.
+func Default() *Config {
+	return &Config{
+		ExperimentLabel: "experiment",
+		Exact:           Exact{Local: true},
+		Query:           Query{Unpublished: UnpublishedLive},
+		Timers: Timers{
+			IdleTimeout: Duration(time.Minute),
+			IdleGrace:   Duration(5 * time.Second),
+			OpenGrace:   Duration(5 * time.Second),
+		},
+		CorrectionHorizon:  Duration(10 * time.Minute),
+		ClockSkew:          Duration(time.Minute),
+		Log:                LogLimits{Retention: Duration(24 * time.Hour), MaxSize: 50 << 30},
+		EvaluationInterval: Duration(time.Minute),
+		Lookback:           DefaultLookback,
+		MaxFuture:          DefaultMaxFuture,
+	}
+}
+
+// Load reads the configuration from a file. An absent file is an empty one: the result is then Default, with an empty
+// Path. Errors are of type *ConfigError, joined if there are several.
+func Load(path string) (*Config, error) {
+	dir := filepath.Dir(path)
+	b, err := readBounded(path, MaxConfigBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		c := Default()
+		c.Dir = dir
+		return c, nil
+	}
+	if err != nil {
+		return nil, &ConfigError{File: path, Msg: err.Error()}
+	}
+	c, err := parse(b, path)
+	if err != nil {
+		return nil, err
+	}
+	c.Path, c.Dir = path, dir
+	return c, nil
+}
+
+// Parse reads the configuration from the text of a file in dir, and validates it as far as it can be without its rule
+// files. Errors are of type *ConfigError, joined if there are several.
+func Parse(text []byte, dir string) (*Config, error) {
+	c, err := parse(text, "tidemark.yml")
+	if err != nil {
+		return nil, err
+	}
+	c.Dir = dir
+	return c, nil
+}
+
+func parse(text []byte, file string) (*Config, error) {
+	if len(text) > MaxConfigBytes {
+		return nil, &ConfigError{File: file, Msg: fmt.Sprintf("%d bytes, at most %d", len(text), MaxConfigBytes)}
+	}
+	c := Default()
+	c.file = file
+	root, err := decodeStrict(text, file, c)
+	if err != nil {
+		return nil, err
+	}
+	c.root = root
+	for i := range c.Materializations {
+		c.entryDefaults(i)
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// entryDefaults fills in what an entry leaves out. Whether retention is left out or 0 shows in the document only.
+func (c *Config) entryDefaults(i int) {
+	e := &c.Materializations[i]
+	if e.Layout == "" && !c.has("materializations", i, "layout") {
+		e.Layout = LayoutPanes
+	}
+	if e.Closed == "" && !c.has("materializations", i, "closed") {
+		e.Closed = Right
+	}
+	if e.Late == "" && !c.has("materializations", i, "late") {
+		e.Late = Correct
+	}
+	if e.Retention == 0 && !c.has("materializations", i, "retention") {
+		e.Retention = DefaultRetention
+	}
+}
+
+// String returns the configuration in force as YAML, defaults included and credentials left out.
+func (c *Config) String() string {
+	b, err := yaml.Marshal(c)
+	if err != nil {
+		return "# " + err.Error() + "\n"
+	}
+	return string(b)
+}
+
+// ConfigError says what is wrong with the configuration, and where.
+type ConfigError struct {
+	File  string // empty if the configuration was not read from a file
+	Line  int    // from 1; 0 if unknown
+	Field string // as in materializations[2].every; empty if it concerns the file as a whole
+	Msg   string
+}
+
+// Error returns "file:line: field: message", without the parts that are unknown.
+func (e *ConfigError) Error() string {
+	var b strings.Builder
+	if e.File != "" {
+		b.WriteString(e.File)
+		if e.Line > 0 {
+			fmt.Fprintf(&b, ":%d", e.Line)
+		}
+		b.WriteString(": ")
+	}
+	if e.Field != "" {
+		b.WriteString(e.Field)
+		b.WriteString(": ")
+	}
+	b.WriteString(e.Msg)
+	return b.String()
+}
+
+// readBounded reads a whole file that has at most limit bytes. The error does not name the file.
+func readBounded(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, pathless(err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, pathless(err)
+	}
+	if int64(len(b)) > limit {
+		return nil, fmt.Errorf("more than %d bytes", limit)
+	}
+	return b, nil
+}
+
+// pathless strips the path from an error of package os, because the caller names it.
+func pathless(err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}

@@ -1,0 +1,218 @@
+package query
+
+// This file is data path 6 of 6: answer.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/annotations"
+)
+
+// answer is the whole life of a request.
+func (e *Engine) answer(ctx context.Context, c Common, s steps, newQuery queryMaker) (*Result, error) {
+	timeout := e.opts.Timeout
+	if c.Timeout > 0 {
+		timeout = min(timeout, c.Timeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+
+	res, err := e.evaluate(ctx, c, s, newQuery)
+	e.metrics.observe(err)
+	return res, err
+}
+
+func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery queryMaker) (*Result, error) {
+	release, err := e.slots.acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+
+	values := results{}
+	q, parts, err := e.prepare(ctx, c, s, newQuery, values)
+	if err != nil {
+		return nil, err
+	}
+	leaves := make([]*leaf, len(parts))
+	for i, p := range parts {
+		if p.miss != nil {
+			return nil, p.miss
+		}
+		leaves[i] = p.leaf
+	}
+	res := &Result{Route: RouteWarm, CompleteThrough: math.MaxInt64, query: q}
+	res.Stats.Leaves = len(leaves)
+	if err := e.fill(ctx, leaves, values, res); err != nil {
+		return nil, err
+	}
+
+	out := q.Exec(ctx)
+	if out.Err != nil {
+		q.Close()
+		return nil, out.Err
+	}
+	res.Value = out.Value
+	res.Stats.Engine = q.Stats()
+	if truncate(res, c.Limit) {
+		out.Warnings.Add(errors.New("results truncated due to limit"))
+	}
+	res.Warnings, res.Infos = notes(out.Warnings, c.Expr)
+	return res, nil
+}
+
+// rewrite replaces the leaves of the statement's expression, in place, by synthetic selectors. The engine has parsed and
+// preprocessed the expression and not yet read anything, and what it will evaluate is what the statement holds then. All
+// nodes keep their positions in the text that was sent, so warnings and errors point into that text (Q4). The parts come in
+// the order in which the engine evaluates them, leaves with the streams that can answer them.
+func (e *Engine) rewrite(stmt *parser.EvalStmt, c Common, s steps) ([]part, error) {
+	if err := checkSelectors(stmt.Expr); err != nil {
+		return nil, &BadDataError{err}
+	}
+	lookback := e.opts.LookbackDelta
+	if c.LookbackDelta > 0 {
+		lookback = c.LookbackDelta
+	}
+	// A sample at the evaluation time itself counts whatever the lookback.
+	r := rewriter{lookback: max(1, millis(lookback)), defaultStep: e.opts.SubqueryStep}
+	resolveOffsets(stmt.Expr, s.start, 0)
+	r.rewrite(&stmt.Expr, s)
+	if len(r.parts) == 0 {
+		return nil, nil
+	}
+	x, err := e.index()
+	if err != nil {
+		return nil, &SourceError{err}
+	}
+	for i := range r.parts {
+		if p := &r.parts[i]; p.leaf != nil {
+			p.leaf.streams, p.miss = x.candidates(p.leaf)
+		}
+	}
+	return r.parts, nil
+}
+
+// index returns the streams of the plan in force.
+func (e *Engine) index() (*index, error) {
+	p := e.src.Plan()
+	if x := e.streams.Load(); x != nil && x.plan == p {
+		return x, nil
+	}
+	x, err := newIndex(p)
+	if err != nil {
+		return nil, err
+	}
+	e.streams.Store(x)
+	return x, nil
+}
+
+// fill reads the panes of all leaves at one sequence (Q1) and evaluates the leaves into values. Where a stream does not hold
+// what a leaf needs and another may, all are read again.
+func (e *Engine) fill(ctx context.Context, leaves []*leaf, values results, res *Result) error {
+	for {
+		miss, err := e.tryFill(ctx, leaves, values, res)
+		if err != nil || miss == nil {
+			return err
+		}
+		l := miss.leaf
+		if l.first == nil {
+			l.first = miss.why
+		}
+		if res.Stats.Reads >= maxAttempts || l.chosen+1 >= len(l.streams) {
+			return l.first // of the stream that should have answered
+		}
+		l.chosen++
+	}
+}
+
+// leafMiss is a miss that another stream may cure.
+type leafMiss struct {
+	leaf *leaf
+	why  *MissError
+}
+
+func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, values results, res *Result) (*leafMiss, error) {
+	reqs, of := requests(leaves)
+	answers, err := e.read(ctx, reqs, res)
+	if err != nil {
+		return nil, err
+	}
+	v := evaluation{ctx: ctx, budget: e.opts.MaxSamples}
+	for i, l := range leaves {
+		var series []Series
+		if of[i] >= 0 {
+			a := &answers[of[i]]
+			if miss := l.check(a); miss != nil {
+				return &leafMiss{l, miss}, nil
+			}
+			series = a.Series
+		}
+		out, err := v.leaf(l, series)
+		var miss *MissError
+		if errors.As(err, &miss) {
+			return &leafMiss{l, miss}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		values[l.mark] = out
+	}
+	return nil, nil
+}
+
+// queryMaker parses and preprocesses an expression; nothing is read at that time.
+type queryMaker func(context.Context, results) (promql.Query, error)
+
+// prepare makes the engine's query, with its leaves replaced, and finds the streams for them. What the engine will read in
+// the place of leaves is to be put into values.
+func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryMaker, values results) (promql.Query, []part, error) {
+	if err := checkSize(c.Expr); err != nil {
+		return nil, nil, &BadDataError{err}
+	}
+	q, err := newQuery(ctx, values)
+	if err != nil {
+		return nil, nil, &BadDataError{err}
+	}
+	parts, err := e.rewrite(q.Statement().(*parser.EvalStmt), c, s)
+	return q, parts, err
+}
+
+// truncate cuts the answer to limit series.
+func truncate(res *Result, limit int) bool {
+	if limit <= 0 {
+		return false
+	}
+	switch v := res.Value.(type) {
+	case promql.Vector:
+		if len(v) > limit {
+			res.Value = v[:limit]
+			return true
+		}
+	case promql.Matrix:
+		if len(v) > limit {
+			res.Value = v[:limit]
+			return true
+		}
+	}
+	return false
+}
+
+// notes renders the engine's annotations with their positions in expr.
+func notes(a annotations.Annotations, expr string) (warnings, infos []string) {
+	warnings, infos = a.AsStrings(expr, 0, 0)
+	return capped(warnings, "%d more warning annotations omitted"), capped(infos, "%d more info annotations omitted")
+}
+
+func capped(s []string, more string) []string {
+	slices.Sort(s)
+	if n := len(s) - maxNotes; n > 0 {
+		s = append(s[:maxNotes], fmt.Sprintf(more, n))
+	}
+	return s
+}

@@ -1,0 +1,29 @@
+// Package query answers PromQL from panes, exactly as Prometheus would from the samples, or says why it cannot.
+//
+// Contract. For the same samples an answer equals that of Prometheus 3's engine: the same series, labels, timestamps,
+// warnings, infos and errors, and values within the bounds of package accum. Where panes do not hold or do not prove what
+// an expression needs, the answer is a *MissError with a reason, never a partial or stale value. What to do about a miss
+// (forward the request, or refuse it) is the caller's business.
+//
+// Life of a request. Prometheus' engine parses and preprocesses the expression. Its leaves (range functions over range
+// selectors, instant selectors, timestamp and absent_over_time of a selector) are found by walking the expression as the
+// engine evaluates it, so that the times at which each leaf is evaluated are known, subqueries, offset and @ included. Each
+// leaf is matched to a stream of the plan: matchers at least as narrow, windows made of whole panes. All leaves are read
+// by one call of Source.Read, checked for completeness, and evaluated by package accum. In the expression each leaf is
+// replaced by a synthetic selector, and the engine evaluates the rest over a storage that holds the leaves' values at the
+// times of its steps.
+//
+// The route of a request is one for all its steps and leaves: warm, or a miss.
+//
+// Invariants:
+//
+//	Q1  All leaves of an answer are read at one log sequence.
+//	Q2  Every window (e−R, e] of every leaf is published: e−R ≥ coverage start, e ≤ frontier, and no series of the
+//	    answer has an open or incomplete bucket, or one with native histograms, that overlaps the window.
+//	Q3  The engine reads nothing but leaves, and of a leaf the value at the step's own time or none: no value reaches
+//	    from one step into another.
+//	Q4  Nothing of the rewriting shows: no synthetic label in results or errors, and positions are those of the text sent.
+//	Q5  Evaluation times are never rounded: off a stream's grid there is no answer from that stream.
+//	Q6  Work is bounded before it is done: bytes and tokens before parsing, leaves before reading, points before they are
+//	    made; and it ends soon after its context does.
+package query

@@ -1,0 +1,65 @@
+package query
+
+import (
+	"context"
+
+	"tidemark/projections/plan"
+)
+
+// Part is a part of an expression that reads series, and what of the plan answers it.
+type Part struct {
+	Node         string // as the parser prints it
+	Func         string // the range function, "timestamp", or "instant" for a selector alone; empty if Miss says it all
+	WindowMillis int64  // what each evaluation looks back over
+
+	// The ends of the windows, in ms: First, First+Step, … up to Last; none if Last < First.
+	FirstMillis, LastMillis, StepMillis int64
+
+	Stream     plan.StreamID // the stream that is asked first, if Miss is nil
+	PaneMillis int64         // its panes
+	Miss       *MissError    // why no stream answers the part
+}
+
+// ExplainInstant says how Instant would answer, without reading anything: the parts in the order of their evaluation. What
+// is published is not looked at. KindOf classifies its errors.
+func (e *Engine) ExplainInstant(ctx context.Context, p InstantParams) ([]Part, error) {
+	s, newQuery := e.instant(p)
+	return e.explain(ctx, p.Common, s, newQuery)
+}
+
+// ExplainRange says how Range would answer, as ExplainInstant does for Instant.
+func (e *Engine) ExplainRange(ctx context.Context, p RangeParams) ([]Part, error) {
+	s, newQuery, err := e.ranged(p)
+	if err != nil {
+		return nil, err
+	}
+	return e.explain(ctx, p.Common, s, newQuery)
+}
+
+func (e *Engine) explain(ctx context.Context, c Common, s steps, newQuery queryMaker) ([]Part, error) {
+	q, parts, err := e.prepare(ctx, c, s, newQuery, results{})
+	if err != nil {
+		return nil, err
+	}
+	q.Close()
+	out := make([]Part, len(parts))
+	for i, p := range parts {
+		out[i] = explainPart(p)
+	}
+	return out, nil
+}
+
+func explainPart(p part) Part {
+	if p.leaf == nil {
+		return Part{Node: p.miss.Node, Miss: p.miss}
+	}
+	l, times := p.leaf, p.leaf.dataTimes()
+	out := Part{
+		Node: l.text, Func: l.fn.String(), WindowMillis: l.window,
+		FirstMillis: times.start, LastMillis: times.end, StepMillis: times.every, Miss: p.miss,
+	}
+	if p.miss == nil {
+		out.Stream, out.PaneMillis = l.streams[0].ID, l.streams[0].PaneMillis
+	}
+	return out
+}

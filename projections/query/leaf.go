@@ -1,0 +1,65 @@
+package query
+
+import (
+	"fmt"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser/posrange"
+
+	"tidemark/projections/accum"
+)
+
+// leaf is a part of an expression that panes answer whole: one function over the samples of one selector.
+type leaf struct {
+	text     string // as the parser prints it
+	fn       accum.Func
+	matchers []*labels.Matcher
+	window   int64   // R, ms: each evaluation at e reads (e−R, e]
+	lookback bool    // the window is the lookback of an instant selector, and may begin within a pane
+	arg      float64 // the scalar argument, if fn takes one
+	argPos   posrange.PositionRange
+	selPos   posrange.PositionRange // of the function's first argument, where the engine puts its infos
+
+	steps  steps // when the engine evaluates it
+	offset int64 // ms; the data time of a step is the step's, or the first step's if pinned, less this
+	pinned bool
+
+	mark *labels.Matcher // on the synthetic selector that stands for it in the expression
+
+	streams []stream   // that can answer it, the best first
+	chosen  int        // index into streams
+	first   *MissError // why streams[0] did not do
+}
+
+// dataTimes are the times at which windows end, in the order of steps.
+func (l *leaf) dataTimes() steps {
+	s := l.steps
+	if l.pinned {
+		s = s.once()
+	}
+	return steps{start: s.start - l.offset, end: s.end - l.offset, every: s.every}
+}
+
+// dataTime returns the end of the window for the step at ts.
+func (l *leaf) dataTime(ts int64) int64 {
+	if l.pinned {
+		ts = l.steps.start
+	}
+	return ts - l.offset
+}
+
+// request asks for the panes that l's windows need; l has steps.
+func (l *leaf) request() Request {
+	s := l.streams[l.chosen]
+	times := l.dataTimes()
+	return Request{
+		Stream:   s.ID,
+		Matchers: l.matchers,
+		From:     s.GridFloor(times.start - l.window),
+		To:       times.last(),
+	}
+}
+
+func (l *leaf) miss(reason, format string, args ...any) *MissError {
+	return &MissError{Reason: reason, Detail: fmt.Sprintf(format, args...), Node: l.text}
+}

@@ -1,0 +1,100 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+// checkSize bounds what the parser is given: its work grows with the square of the depth, and the depth with the tokens.
+func checkSize(expr string) error {
+	if len(expr) > MaxExpressionBytes {
+		return fmt.Errorf("the expression has %d bytes, more than %d", len(expr), MaxExpressionBytes)
+	}
+	lexer := parser.Lex(expr)
+	var item parser.Item
+	for range MaxTokens {
+		lexer.NextItem(&item)
+		if item.Typ == parser.EOF || item.Typ == parser.ERROR {
+			return nil // what is wrong, the parser says
+		}
+	}
+	return fmt.Errorf("the expression has more than %d tokens", MaxTokens)
+}
+
+// checkSelectors bounds the number of selectors, and the regular expressions that would be run over all label sets.
+func checkSelectors(expr parser.Expr) error {
+	selectors := parser.ExtractSelectors(expr)
+	if len(selectors) > MaxLeaves {
+		return fmt.Errorf("the expression has %d selectors, more than %d", len(selectors), MaxLeaves)
+	}
+	for _, matchers := range selectors {
+		for _, m := range matchers {
+			if (m.Type == labels.MatchRegexp || m.Type == labels.MatchNotRegexp) && len(m.Value) > MaxRegexpBytes {
+				return fmt.Errorf("the regular expression for label %q has %d bytes, more than %d", m.Name, len(m.Value), MaxRegexpBytes)
+			}
+		}
+	}
+	return nil
+}
+
+// slots bounds the queries that are evaluated at one time. A slot is taken for the whole of a request, the read included,
+// so as promql.QueryTracker it has nothing left to do but tell its size.
+type slots chan struct{}
+
+func (s slots) acquire(ctx context.Context) (release func(), err error) {
+	select {
+	case s <- struct{}{}:
+		return func() { <-s }, nil
+	case <-ctx.Done():
+		return nil, ended(ctx, "query queue")
+	}
+}
+
+// GetMaxConcurrent implements promql.QueryTracker.
+func (s slots) GetMaxConcurrent() int { return cap(s) }
+
+// Insert implements promql.QueryTracker.
+func (s slots) Insert(context.Context, string) (int, error) { return 0, nil }
+
+// Delete implements promql.QueryTracker.
+func (s slots) Delete(int) {}
+
+// Close implements promql.QueryTracker.
+func (s slots) Close() error { return nil }
+
+type metrics struct {
+	answers *prometheus.CounterVec
+	misses  *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer) metrics {
+	m := metrics{
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_query_answers_total",
+			Help: "Queries answered, by route.",
+		}, []string{"route"}),
+		misses: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_query_misses_total",
+			Help: "Queries that panes could not answer, by the reason of the first miss.",
+		}, []string{"reason"}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.answers, m.misses)
+	}
+	return m
+}
+
+func (m metrics) observe(err error) {
+	var miss *MissError
+	switch {
+	case err == nil:
+		m.answers.WithLabelValues(RouteWarm).Inc()
+	case errors.As(err, &miss):
+		m.misses.WithLabelValues(miss.Reason).Inc()
+	}
+}

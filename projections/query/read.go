@@ -1,0 +1,82 @@
+package query
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"tidemark/projections/plan"
+)
+
+// read reads all requests at once and accounts for what came.
+func (e *Engine) read(ctx context.Context, reqs []Request, res *Result) ([]Answer, error) {
+	if len(reqs) == 0 {
+		return nil, nil
+	}
+	res.Stats.Reads++
+	snap, err := e.src.Read(ctx, reqs)
+	if err != nil {
+		if end := ended(ctx, "reading panes"); end != nil {
+			return nil, end
+		}
+		return nil, &SourceError{err}
+	}
+	if len(snap.Answers) != len(reqs) {
+		return nil, &SourceError{fmt.Errorf("%d answers to %d requests", len(snap.Answers), len(reqs))}
+	}
+	res.Seq = snap.Seq
+	res.CompleteThrough = math.MaxInt64
+	res.Stats.Series, res.Stats.Samples, res.Stats.Columns = 0, 0, 0
+	for i := range snap.Answers {
+		a := &snap.Answers[i]
+		res.CompleteThrough = min(res.CompleteThrough, a.Proven)
+		res.Stats.Series += len(a.Series)
+		for j := range a.Series {
+			res.Stats.Samples += len(a.Series[j].T)
+			res.Stats.Columns += len(a.Series[j].Cols)
+		}
+	}
+	return snap.Answers, nil
+}
+
+// requests returns what to read for the leaves, and for each leaf the index of its request, −1 if it needs none. Leaves
+// that read overlapping ranges of the same series share a request.
+func requests(leaves []*leaf) (reqs []Request, of []int) {
+	type source struct {
+		stream   plan.StreamID
+		matchers string
+	}
+	bySource := map[source][]int{}
+	of = make([]int, len(leaves))
+next:
+	for i, l := range leaves {
+		of[i] = -1
+		if l.steps.count() == 0 {
+			continue
+		}
+		r := l.request()
+		key := source{r.Stream, matchersKey(l)}
+		for _, j := range bySource[key] {
+			if have := &reqs[j]; r.From <= have.To && have.From <= r.To {
+				have.From, have.To = min(have.From, r.From), max(have.To, r.To)
+				of[i] = j
+				continue next
+			}
+		}
+		of[i] = len(reqs)
+		bySource[key] = append(bySource[key], len(reqs))
+		reqs = append(reqs, r)
+	}
+	return reqs, of
+}
+
+func matchersKey(l *leaf) string {
+	parts := make([]string, len(l.matchers))
+	for i, m := range l.matchers {
+		parts[i] = m.String()
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "\x00")
+}
