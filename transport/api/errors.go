@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"tidemark/projections/query"
 	"tidemark/transport/upstream"
 )
 
@@ -105,14 +106,14 @@ func classify(err error) *Error {
 
 // classifyQuery does the same for errors of the engine.
 func classifyQuery(err error) *Error {
-	switch KindOf(err) {
-	case KindBadData:
+	switch query.KindOf(err) {
+	case query.KindBadData:
 		return invalidParam("query", err)
-	case KindExecution:
+	case query.KindExecution:
 		return &Error{Type: TypeExecution, Err: err}
-	case KindTimeout:
+	case query.KindTimeout:
 		return &Error{Type: TypeTimeout, Err: err}
-	case KindCanceled:
+	case query.KindCanceled:
 		return &Error{Type: TypeCanceled, Err: err}
 	default:
 		return &Error{Type: TypeInternal, Err: err}

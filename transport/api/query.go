@@ -8,14 +8,16 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"tidemark/projections/query"
 )
 
 // data path 6 of 6: a question is read, put to the engine, and answered or handed on.
 
 // Engine answers PromQL or says, with a *query.MissError, why it cannot.
 type Engine interface {
-	Instant(ctx context.Context, p InstantParams) (*Result, error)
-	Range(ctx context.Context, p RangeParams) (*Result, error)
+	Instant(ctx context.Context, p query.InstantParams) (*query.Result, error)
+	Range(ctx context.Context, p query.RangeParams) (*query.Result, error)
 }
 
 // The headers that tell where an answer came from.
@@ -32,33 +34,33 @@ const (
 
 // Instant serves /api/v1/query.
 func (a *API) Instant(w http.ResponseWriter, r *http.Request) {
-	a.serve(w, r, func(f *form, c Common) (ask, *Error) {
+	a.serve(w, r, func(f *form, c query.Common) (ask, *Error) {
 		t, err := f.time("time", a.opts.Now())
 		if err != nil {
 			return nil, err
 		}
-		p := InstantParams{Common: c, Time: t}
-		return func(ctx context.Context) (*Result, error) { return a.engine.Instant(ctx, p) }, nil
+		p := query.InstantParams{Common: c, Time: t}
+		return func(ctx context.Context) (*query.Result, error) { return a.engine.Instant(ctx, p) }, nil
 	})
 }
 
 // Range serves /api/v1/query_range.
 func (a *API) Range(w http.ResponseWriter, r *http.Request) {
-	a.serve(w, r, func(f *form, c Common) (ask, *Error) {
-		p := RangeParams{Common: c}
+	a.serve(w, r, func(f *form, c query.Common) (ask, *Error) {
+		p := query.RangeParams{Common: c}
 		var err *Error
 		if p.Start, p.End, p.Step, err = f.rangeOf(); err != nil {
 			return nil, err
 		}
-		return func(ctx context.Context) (*Result, error) { return a.engine.Range(ctx, p) }, nil
+		return func(ctx context.Context) (*query.Result, error) { return a.engine.Range(ctx, p) }, nil
 	})
 }
 
 // ask puts a question, read and checked, to the engine.
-type ask func(ctx context.Context) (*Result, error)
+type ask func(ctx context.Context) (*query.Result, error)
 
 // serve is what both kinds of query have in common; read reads what they have not.
-func (a *API) serve(w http.ResponseWriter, r *http.Request, read func(*form, Common) (ask, *Error)) {
+func (a *API) serve(w http.ResponseWriter, r *http.Request, read func(*form, query.Common) (ask, *Error)) {
 	f, err := readForm(w, r)
 	if err != nil {
 		WriteError(w, err)
@@ -79,7 +81,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, read func(*form, Com
 	a.answer(ctx, w, r, f, question)
 }
 
-func (a *API) common(f *form) (c Common, err *Error) {
+func (a *API) common(f *form) (c query.Common, err *Error) {
 	c.Expr = f.Get("query")
 	if c.Limit, err = f.limit(); err != nil {
 		return c, err
@@ -105,7 +107,7 @@ func (a *API) answer(ctx context.Context, w http.ResponseWriter, r *http.Request
 		return
 	}
 	reason := missNone
-	if miss, ok := errors.AsType[*MissError](err); ok {
+	if miss, ok := errors.AsType[*query.MissError](err); ok {
 		reason = miss.Reason
 		if a.opts.Upstream != nil {
 			a.forward(ctx, w, r, f, reason)
@@ -117,7 +119,7 @@ func (a *API) answer(ctx context.Context, w http.ResponseWriter, r *http.Request
 }
 
 // respond writes a result. Everything that can fail is done before the first byte (H5).
-func (a *API) respond(w http.ResponseWriter, f *form, res *Result) {
+func (a *API) respond(w http.ResponseWriter, f *form, res *query.Result) {
 	out := &answer{value: res.Value, warnings: res.Warnings, infos: res.Infos}
 	err := out.check()
 	if want := f.Get("stats"); want != "" && err == nil {

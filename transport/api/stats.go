@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 
 	"tidemark/log"
+	"tidemark/projections/query"
 )
 
 // The values of the parameter stats that have a meaning. Prometheus answers others as statsOn, with a warning.
@@ -33,7 +34,7 @@ type ownStats struct {
 	Columns         int     `json:"columns"`
 }
 
-func statsOf(res *Result) *queryStats {
+func statsOf(res *query.Result) *queryStats {
 	s := &queryStats{Tidemark: ownStats{
 		Route: res.Route, Seq: res.Seq, Leaves: res.Stats.Leaves, Reads: res.Stats.Reads,
 		Series: res.Stats.Series, Samples: res.Stats.Samples, Columns: res.Stats.Columns,

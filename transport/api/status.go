@@ -13,6 +13,8 @@ import (
 
 	"github.com/go-kit/kit/endpoint"
 	kithttp "github.com/go-kit/kit/transport/http"
+
+	"tidemark/log"
 )
 
 // Build says which program answers. Clients choose their features by Version; there are no feature flags beside it, because
@@ -215,15 +217,14 @@ func Alerts() http.Handler {
 // MetadataSource knows the metadata that senders gave.
 type MetadataSource interface {
 	// Metadata returns what is known of a family, or of all for "", ordered by family.
-	Metadata(ctx context.Context, family string) ([]Metadata, error)
+	Metadata(ctx context.Context, family string) ([]log.Metadata, error)
 }
 
-// Metadata describes a metric family.
-type Metadata struct {
-	Family string `json:"-"`
-	Type   string `json:"type"`
-	Help   string `json:"help"`
-	Unit   string `json:"unit"`
+// metadata is one entry of a family in /api/v1/metadata.
+type metadata struct {
+	Type string `json:"type"`
+	Help string `json:"help"`
+	Unit string `json:"unit"`
 }
 
 type metadataRequest struct {
@@ -260,7 +261,7 @@ func decodeMetadata(_ context.Context, r *http.Request) (any, error) {
 func metadataEndpoint(m MetadataSource) endpoint.Endpoint {
 	return func(ctx context.Context, request any) (any, error) {
 		q := request.(metadataRequest)
-		out := map[string][]Metadata{}
+		out := map[string][]metadata{}
 		if m == nil {
 			return out, nil
 		}
@@ -276,7 +277,7 @@ func metadataEndpoint(m MetadataSource) endpoint.Endpoint {
 			if q.perFamily > 0 && len(have) >= q.perFamily {
 				continue
 			}
-			out[row.Family] = append(have, row)
+			out[row.Family] = append(have, metadata{row.Type, row.Help, row.Unit})
 		}
 		return out, nil
 	}
