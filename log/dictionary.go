@@ -1,0 +1,398 @@
+package log
+
+// Series and their references. Data path 1 of 6: decode and check.
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/zeebo/xxh3"
+)
+
+const (
+	// maxAliases is how many spellings (orders of labels, empty values, other field orders) of one series are remembered;
+	// a further one takes the place of the oldest.
+	maxAliases = 4
+	// maxFresh is how many series may wait for the first event that uses them. They are pinned: about 500 bytes each.
+	maxFresh = 1 << 20
+	// dictionaryShards and resolveStripes spread the locks.
+	dictionaryShards = 64
+	resolveStripes   = 64
+)
+
+// Dictionary binds label sets to references.
+//
+// A reference is assigned by Resolve, in memory, and is *fresh* until the committer puts its definition into the batch of
+// the first event, in the order of the log, that uses it (L6). So two concurrent requests with the same new series are right
+// whichever is committed first. From then on the definition is found in the store, and what the caches hold is only a
+// matter of speed: they are bounded, and forget by generations (a full young generation becomes the old one, whose
+// predecessor is dropped; what is found in the old one moves to the young).
+//
+// Lock order: stripe, then fresh. An entry leaves `fresh` only after its definition is in the store, and Resolve looks at
+// `fresh` first and at the store second, under the stripe of the label set: so it can never miss one that exists.
+type Dictionary struct {
+	store storeReader
+	seed  uint64
+	limit int // entries of one generation of one shard
+
+	shards  [dictionaryShards]aliasShard
+	stripes [resolveStripes]sync.Mutex
+
+	freshCount atomic.Int64
+	fresh      struct {
+		sync.Mutex
+		byHash  map[Hash]*freshSeries
+		byRef   map[SeriesRef]*freshSeries
+		applied map[SeriesRef]struct{} // definitions in the store that are not fsynced yet
+		next    SeriesRef
+	}
+}
+
+// storeReader is what the dictionary needs of the store.
+type storeReader interface {
+	get(key []byte, use func(value []byte) error) (found bool, err error)
+	iterate(lower, upper []byte, use func(key, value []byte) (bool, error), begin func()) error
+}
+
+type freshSeries struct {
+	ref     SeriesRef
+	hash    Hash
+	encoded []byte
+	labels  labels.Labels
+	defined bool // by an event of the batch that is being built
+}
+
+type aliasShard struct {
+	sync.RWMutex
+	young, old map[Hash]SeriesRef
+	// spellings of a series that were remembered, by generation like the above.
+	spellings, oldSpellings map[SeriesRef]spelling
+}
+
+// spelling is a ring of the aliases of a series.
+type spelling struct {
+	first Hash
+	more  []Hash
+	next  uint8
+}
+
+func newDictionary(store storeReader, seed uint64, cache int, next SeriesRef) *Dictionary {
+	d := &Dictionary{store: store, seed: seed, limit: max(1, cache/(2*dictionaryShards))}
+	for i := range d.shards {
+		d.shards[i].young = make(map[Hash]SeriesRef)
+		d.shards[i].spellings = make(map[SeriesRef]spelling)
+	}
+	d.fresh.byHash = make(map[Hash]*freshSeries)
+	d.fresh.byRef = make(map[SeriesRef]*freshSeries)
+	d.fresh.applied = make(map[SeriesRef]struct{})
+	d.fresh.next = next
+	return d
+}
+
+// Hash is the keyed hash of the label bytes of a series as they stand in a request.
+func (d *Dictionary) Hash(raw []byte) Hash { return xxh3.Hash128Seed(raw, d.seed).Bytes() }
+
+// canonicalHash names a label set in the store. It has another seed, so that no request can spell it.
+func (d *Dictionary) canonicalHash(encoded []byte) Hash {
+	return xxh3.Hash128Seed(encoded, ^d.seed).Bytes()
+}
+
+// Lookup finds the reference of a hash that Resolve has seen before. It does not allocate and never reads the disk.
+func (d *Dictionary) Lookup(h Hash) (SeriesRef, bool) {
+	s := &d.shards[h[0]%dictionaryShards]
+	s.RLock()
+	ref, ok := s.young[h]
+	if ok || s.old == nil {
+		s.RUnlock()
+		return ref, ok
+	}
+	ref, ok = s.old[h]
+	s.RUnlock()
+	if ok {
+		s.Lock()
+		s.put(h, ref, d.limit)
+		s.Unlock()
+	}
+	return ref, ok
+}
+
+// put must be called with the lock held.
+func (s *aliasShard) put(h Hash, ref SeriesRef, limit int) {
+	if len(s.young) >= limit {
+		s.old, s.young = s.young, make(map[Hash]SeriesRef, limit)
+	}
+	s.young[h] = ref
+}
+
+// Resolve returns the reference of a label set after Lookup(raw) has missed, assigns one if it has none, and remembers raw
+// as its alias. ls must be sorted by name, without repeats and empty values (ErrInvalid). It fails with ErrDictionaryFull,
+// with ErrClosed, or with an error of the store.
+func (d *Dictionary) Resolve(raw Hash, ls labels.Labels) (SeriesRef, error) {
+	if err := checkLabels(ls); err != nil {
+		return 0, err
+	}
+	encoded := appendLabels(make([]byte, 0, 256), ls)
+	hash := d.canonicalHash(encoded)
+	stripe := &d.stripes[hash[1]%resolveStripes]
+	stripe.Lock()
+	defer stripe.Unlock()
+	ref, err := d.find(hash, encoded)
+	if err == nil && ref == 0 {
+		ref, err = d.assign(hash, encoded, ls)
+	}
+	if err != nil {
+		return 0, err
+	}
+	d.remember(raw, ref)
+	return ref, nil
+}
+
+func checkLabels(ls labels.Labels) error {
+	if ls.IsEmpty() {
+		return fmt.Errorf("%w: series without labels", ErrInvalid)
+	}
+	prev := ""
+	return ls.Validate(func(l labels.Label) error {
+		if l.Name <= prev || l.Value == "" {
+			return fmt.Errorf("%w: labels are not canonical at %q", ErrInvalid, l.Name)
+		}
+		prev = l.Name
+		return nil
+	})
+}
+
+// find looks at the fresh series and then at the store; 0 is none.
+func (d *Dictionary) find(hash Hash, encoded []byte) (SeriesRef, error) {
+	d.fresh.Lock()
+	f := d.fresh.byHash[hash]
+	d.fresh.Unlock()
+	if f != nil {
+		if !bytes.Equal(f.encoded, encoded) {
+			return 0, corrupt(0, "two label sets have the hash %x", hash)
+		}
+		return f.ref, nil
+	}
+	var ref SeriesRef
+	found, err := d.store.get(hashKey(hash), func(value []byte) error {
+		if len(value) != 8 {
+			return corrupt(0, "dictionary entry of hash %x has %d bytes", hash, len(value))
+		}
+		ref = SeriesRef(binary.BigEndian.Uint64(value))
+		return nil
+	})
+	if err != nil || !found {
+		return 0, err
+	}
+	found, err = d.store.get(seriesKey(ref), func(value []byte) error {
+		if !bytes.Equal(value, encoded) {
+			return corrupt(0, "series %d has other labels than its hash %x", ref, hash)
+		}
+		return nil
+	})
+	if err == nil && !found {
+		err = corrupt(0, "series %d of hash %x has no labels", ref, hash)
+	}
+	return ref, err
+}
+
+func (d *Dictionary) assign(hash Hash, encoded []byte, ls labels.Labels) (SeriesRef, error) {
+	d.fresh.Lock()
+	defer d.fresh.Unlock()
+	if len(d.fresh.byRef) >= maxFresh {
+		return 0, ErrDictionaryFull
+	}
+	f := &freshSeries{ref: d.fresh.next, hash: hash, encoded: slices.Clip(encoded), labels: ls.Copy()}
+	d.fresh.next++
+	d.fresh.byHash[hash], d.fresh.byRef[f.ref] = f, f
+	d.freshCount.Add(1)
+	return f.ref, nil
+}
+
+// remember makes raw an alias of ref. At most maxAliases of a series are held, wherever their hashes fall.
+func (d *Dictionary) remember(raw Hash, ref SeriesRef) {
+	s := &d.shards[uint64(ref)%dictionaryShards]
+	s.Lock()
+	sp, seen := s.spellings[ref]
+	if !seen {
+		if sp, seen = s.oldSpellings[ref]; !seen {
+			sp = spelling{first: raw}
+		}
+	}
+	var evicted Hash
+	var evict bool
+	if seen && sp.first != raw && !slices.Contains(sp.more, raw) {
+		evicted, evict = sp.add(raw)
+	}
+	if len(s.spellings) >= d.limit {
+		s.oldSpellings, s.spellings = s.spellings, make(map[SeriesRef]spelling)
+	}
+	s.spellings[ref] = sp
+	s.Unlock()
+
+	if evict {
+		s = &d.shards[evicted[0]%dictionaryShards]
+		s.Lock()
+		delete(s.young, evicted)
+		delete(s.old, evicted)
+		s.Unlock()
+	}
+	s = &d.shards[raw[0]%dictionaryShards]
+	s.Lock()
+	s.put(raw, ref, d.limit)
+	s.Unlock()
+}
+
+func (sp *spelling) add(raw Hash) (evicted Hash, evict bool) {
+	if len(sp.more) < maxAliases-1 {
+		sp.more = append(slices.Clip(sp.more), raw)
+		return Hash{}, false
+	}
+	at := sp.next % maxAliases
+	sp.next = at + 1
+	if at == 0 {
+		evicted, sp.first = sp.first, raw
+		return evicted, true
+	}
+	sp.more = slices.Clone(sp.more)
+	evicted, sp.more[at-1] = sp.more[at-1], raw
+	return evicted, true
+}
+
+// Labels returns the labels of a reference; false if it has none. A reference that Resolve has just assigned counts.
+func (d *Dictionary) Labels(ref SeriesRef) (labels.Labels, bool, error) {
+	d.fresh.Lock()
+	f := d.fresh.byRef[ref]
+	d.fresh.Unlock()
+	if f != nil {
+		return f.labels, true, nil
+	}
+	var ls labels.Labels
+	found, err := d.store.get(seriesKey(ref), func(value []byte) (err error) {
+		ls, err = decodeSeries(ref, value)
+		return err
+	})
+	return ls, found, err
+}
+
+func decodeSeries(ref SeriesRef, value []byte) (labels.Labels, error) {
+	dec := decoder{b: value}
+	b := labels.NewScratchBuilder(16)
+	ls := dec.labels(&b, true)
+	if dec.reason == "" && len(dec.b) > 0 {
+		dec.fail("bytes left over")
+	}
+	if dec.reason != "" {
+		return labels.EmptyLabels(), corrupt(0, "labels of series %d: %s", ref, dec.reason)
+	}
+	return ls, nil
+}
+
+// All yields the durable definitions in the order of their references until yield returns false. Definitions that become
+// durable while it runs may be left out.
+func (d *Dictionary) All(yield func(SeriesRef, labels.Labels) bool) error {
+	var skip map[SeriesRef]struct{}
+	// What the iterator sees was applied before it was made, hence noted in `applied` before, hence either still there
+	// when it is copied after, or fsynced.
+	begin := func() {
+		d.fresh.Lock()
+		skip = make(map[SeriesRef]struct{}, len(d.fresh.applied))
+		for ref := range d.fresh.applied {
+			skip[ref] = struct{}{}
+		}
+		d.fresh.Unlock()
+	}
+	return d.store.iterate([]byte{prefixSeries}, []byte{prefixSeries + 1}, func(key, value []byte) (bool, error) {
+		if len(key) != 9 {
+			return false, corrupt(0, "dictionary key of %d bytes", len(key))
+		}
+		ref := SeriesRef(binary.BigEndian.Uint64(key[1:]))
+		if _, ok := skip[ref]; ok {
+			return true, nil
+		}
+		ls, err := decodeSeries(ref, value)
+		if err != nil {
+			return false, err
+		}
+		return yield(ref, ls), nil
+	}, begin)
+}
+
+// assigned reports whether Resolve has ever returned ref.
+func (d *Dictionary) assigned(ref SeriesRef) bool {
+	d.fresh.Lock()
+	defer d.fresh.Unlock()
+	return ref < d.fresh.next
+}
+
+// define sets w.Defs to the series of w that no event has used yet, and adds their keys to the batch. Only the committer
+// calls it, and then applied and synced with what it returns.
+func (d *Dictionary) define(w *Write, batch *pebble.Batch, defined []*freshSeries) ([]*freshSeries, error) {
+	if d.freshCount.Load() == 0 {
+		return defined, nil
+	}
+	begin := len(defined)
+	d.fresh.Lock()
+	use := func(ref SeriesRef) {
+		if f := d.fresh.byRef[ref]; f != nil && !f.defined {
+			f.defined = true
+			defined = append(defined, f)
+		}
+	}
+	for _, ref := range w.Refs {
+		use(ref)
+	}
+	for i := range w.Exemplars {
+		use(w.Exemplars[i].Ref)
+	}
+	for i := range w.Histograms {
+		use(w.Histograms[i].Ref)
+	}
+	for _, f := range defined[begin:] {
+		d.fresh.applied[f.ref] = struct{}{}
+	}
+	d.fresh.Unlock()
+
+	news := defined[begin:]
+	slices.SortFunc(news, func(a, b *freshSeries) int { return int(int64(a.ref) - int64(b.ref)) })
+	var errs []error
+	for _, f := range news {
+		w.Defs = append(w.Defs, SeriesDef{Ref: f.ref, Labels: f.labels})
+		var ref [8]byte
+		binary.BigEndian.PutUint64(ref[:], uint64(f.ref))
+		errs = append(errs, batch.Set(seriesKey(f.ref), f.encoded, nil), batch.Set(hashKey(f.hash), ref[:], nil))
+	}
+	return defined, errors.Join(errs...)
+}
+
+// applied forgets what is in the store now.
+func (d *Dictionary) applied(defined []*freshSeries) {
+	if len(defined) == 0 {
+		return
+	}
+	d.fresh.Lock()
+	for _, f := range defined {
+		delete(d.fresh.byRef, f.ref)
+		delete(d.fresh.byHash, f.hash)
+	}
+	d.fresh.Unlock()
+	d.freshCount.Add(-int64(len(defined)))
+}
+
+// synced is called when the batch with these definitions is durable.
+func (d *Dictionary) synced(defined []*freshSeries) {
+	if len(defined) == 0 {
+		return
+	}
+	d.fresh.Lock()
+	for _, f := range defined {
+		delete(d.fresh.applied, f.ref)
+	}
+	d.fresh.Unlock()
+}

@@ -1,0 +1,111 @@
+package log
+
+import (
+	"errors"
+	"fmt"
+	"io"
+)
+
+const (
+	readAheadEvents = 512
+	readAheadBytes  = 1 << 20
+)
+
+// Reader reads the log in order and checks all of it: crc, dense sequences, predecessor hashes. It is used by one goroutine
+// and needs no closing: it holds copies, not an iterator of the store.
+type Reader struct {
+	l       *Log
+	next    Seq
+	prev    Hash
+	chained bool // prev is known
+	raw     [][]byte
+	err     error // final
+}
+
+// NewReader returns a reader whose first event is from; 0 means the floor.
+func (l *Log) NewReader(from Seq) *Reader {
+	from = max(from, l.floor)
+	return &Reader{l: l, next: from, chained: from == 1}
+}
+
+// Next returns the next event. It fails with io.EOF at the durable head, where it may be called again later; with a
+// *CorruptionError or an *UnknownEventError that names the sequence, for good (nothing is skipped); or with ErrClosed.
+func (r *Reader) Next() (*Event, error) {
+	raw, err := r.nextRaw()
+	if err != nil {
+		return nil, err
+	}
+	e, err := DecodeEvent(r.next, raw)
+	if err == nil && r.chained && e.Prev != r.prev {
+		err = corrupt(r.next, "predecessor hash is %x, not %x", e.Prev, r.prev)
+	}
+	if err != nil {
+		r.err = err
+		return nil, err
+	}
+	r.prev, r.chained = EventHash(raw), true
+	r.next++
+	return e, nil
+}
+
+func (r *Reader) nextRaw() ([]byte, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
+	if len(r.raw) == 0 {
+		head := r.l.Head()
+		if r.next > head {
+			return nil, io.EOF
+		}
+		if err := r.fill(head); err != nil {
+			r.err = err
+			return nil, err
+		}
+	}
+	raw := r.raw[0]
+	r.raw = r.raw[1:]
+	return raw, nil
+}
+
+func (r *Reader) buffered() int { return len(r.raw) }
+
+// fill reads ahead, at least the next event.
+func (r *Reader) fill(head Seq) error {
+	at := r.next
+	if !r.chained && at > r.l.floor {
+		at-- // for its hash
+	}
+	var size int
+	r.raw = make([][]byte, 0, min(readAheadEvents, int(head-r.next)+1))
+	err := r.l.store.iterate(eventKey(at), eventKey(head+1), func(key, value []byte) (bool, error) {
+		seq, err := seqOf(key)
+		if err != nil || seq != at {
+			return false, corrupt(at, "event is missing")
+		}
+		at++
+		if seq < r.next {
+			r.prev, r.chained = EventHash(value), true
+			return true, nil
+		}
+		r.raw = append(r.raw, append([]byte(nil), value...))
+		size += len(value)
+		return len(r.raw) < readAheadEvents && size < readAheadBytes, nil
+	}, nil)
+	var damage *CorruptionError
+	switch {
+	case len(r.raw) > 0 && errors.As(err, &damage):
+		return nil // first what is whole; then it is found again
+	case errors.As(err, &damage), errors.Is(err, ErrClosed):
+		return err
+	case err != nil && len(r.raw) > 0:
+		return nil
+	case err != nil:
+		return &CorruptionError{Seq: at, Reason: "the store cannot read the event", Err: err}
+	case len(r.raw) == 0:
+		return corrupt(at, "event is missing")
+	}
+	return nil
+}
+
+// String says where the reader is.
+func (r *Reader) String() string { return fmt.Sprintf("reader at %d", r.next) }

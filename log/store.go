@@ -1,0 +1,345 @@
+package log
+
+// The directory and the Pebble store in it.
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	iofs "io/fs"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+const (
+	lockFile    = "LOCK"
+	storeDir    = "store"
+	storeNewDir = "store.new"
+
+	prefixEvent  = 'e'
+	prefixHash   = 'h'
+	prefixMeta   = 'm'
+	prefixSeries = 's'
+)
+
+func eventKey(seq Seq) []byte {
+	return binary.BigEndian.AppendUint64([]byte{prefixEvent}, uint64(seq))
+}
+
+func seriesKey(ref SeriesRef) []byte {
+	return binary.BigEndian.AppendUint64([]byte{prefixSeries}, uint64(ref))
+}
+
+func hashKey(h Hash) []byte { return append([]byte{prefixHash}, h[:]...) }
+
+// meta is the value of the key 'm'.
+type meta struct {
+	floor Seq
+	seed  uint64
+}
+
+func (m meta) encode() []byte {
+	b := []byte{storeFormat}
+	b = binary.BigEndian.AppendUint64(b, uint64(m.floor))
+	return binary.BigEndian.AppendUint64(b, m.seed)
+}
+
+func decodeMeta(b []byte) (meta, error) {
+	switch {
+	case len(b) > 0 && b[0] > storeFormat:
+		return meta{}, fmt.Errorf("%w: %d, not %d", ErrNewerFormat, b[0], storeFormat)
+	case len(b) != 17:
+		return meta{}, corrupt(0, "meta record has %d bytes", len(b))
+	}
+	return meta{floor: Seq(binary.BigEndian.Uint64(b[1:])), seed: binary.BigEndian.Uint64(b[9:])}, nil
+}
+
+// inspect looks at dir without changing anything. exists is whether there is a store.
+func inspect(fs vfs.FS, dir string) (exists bool, note headNote, err error) {
+	info, err := fs.Stat(dir)
+	if oserror.IsNotExist(err) {
+		return false, headNote{}, nil
+	} else if err != nil {
+		return false, headNote{}, fmt.Errorf("log directory: %w", err)
+	}
+	if !info.IsDir() {
+		return false, headNote{}, fmt.Errorf("log directory %s: %w: it is a file", dir, ErrNotALog)
+	}
+	names, err := fs.List(dir)
+	if err != nil {
+		return false, headNote{}, fmt.Errorf("log directory %s: %w", dir, err)
+	}
+	slices.Sort(names)
+	exists = slices.Contains(names, storeDir)
+	if exists {
+		err = inspectStore(fs, dir)
+	} else {
+		for _, name := range names {
+			switch name {
+			case lockFile, headFile, headTemp, storeNewDir, "lost+found":
+			default:
+				return false, headNote{}, fmt.Errorf("log directory %s: %w: it holds %s and no store", dir, ErrNotALog, name)
+			}
+		}
+	}
+	if err != nil {
+		return false, headNote{}, err
+	}
+	note, err = readHead(fs, dir)
+	switch {
+	case oserror.IsNotExist(err) && exists:
+		return false, headNote{}, corrupt(0, "%s is missing", fs.PathJoin(dir, headFile))
+	case oserror.IsNotExist(err):
+		return false, headNote{}, nil
+	case err != nil:
+		return false, headNote{}, err
+	case !exists && note.seq > 0:
+		return false, headNote{}, &ShortLogError{Want: note.seq, What: fs.PathJoin(dir, headFile)}
+	}
+	return exists, note, nil
+}
+
+// inspectStore names what Pebble would take as a reason to begin anew or to come up short.
+func inspectStore(fs vfs.FS, dir string) error {
+	path := fs.PathJoin(dir, storeDir)
+	names, err := fs.List(path)
+	if err != nil {
+		return fmt.Errorf("log store %s: %w", path, err)
+	}
+	// Pebble keeps at least one WAL in a store that has ever been closed or opened, even when it is empty.
+	for _, want := range [...]struct{ prefix, suffix string }{
+		{"marker.format-version.", ""}, {"marker.manifest.", ""}, {"MANIFEST-", ""}, {"", ".log"},
+	} {
+		if !slices.ContainsFunc(names, func(name string) bool {
+			return strings.HasPrefix(name, want.prefix) && strings.HasSuffix(name, want.suffix)
+		}) {
+			return corrupt(0, "no %s*%s in %s", want.prefix, want.suffix, path)
+		}
+	}
+	return nil
+}
+
+// lockDirectory keeps other processes out. The directory must exist.
+func lockDirectory(fs vfs.FS, dir string) (io.Closer, error) {
+	lock, err := fs.Lock(fs.PathJoin(dir, lockFile))
+	if err == nil {
+		return lock, nil
+	}
+	var pathError *iofs.PathError
+	switch {
+	case errors.As(err, &pathError):
+		return nil, notWritable(dir, err)
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EACCES), strings.Contains(err.Error(), "held by current process"):
+		return nil, fmt.Errorf("log directory %s: %w", dir, ErrLocked)
+	}
+	return nil, fmt.Errorf("log directory %s: lock: %w", dir, err)
+}
+
+func notWritable(dir string, err error) error {
+	if oserror.IsPermission(err) || errors.Is(err, syscall.EROFS) {
+		return fmt.Errorf("log directory %s: %w: %v", dir, ErrNotWritable, err)
+	}
+	return fmt.Errorf("log directory %s: %w", dir, err)
+}
+
+// makeDirectory makes dir and its ancestors.
+func makeDirectory(fs vfs.FS, dir string) error {
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return notWritable(dir, err)
+	}
+	return nil
+}
+
+// syncDirectories makes the entries of dir and of its ancestors durable. It runs at every start: an earlier one may have
+// ended between making an entry and syncing it. Ancestors that may not be opened were not made by us.
+func syncDirectories(fs vfs.FS, dir string) error {
+	if err := syncDir(fs, dir); err != nil {
+		return fmt.Errorf("log directory %s: sync: %w", dir, err)
+	}
+	for {
+		parent := fs.PathDir(dir)
+		if parent == dir {
+			return nil
+		}
+		dir = parent
+		if err := syncDir(fs, dir); err != nil && !oserror.IsPermission(err) {
+			return fmt.Errorf("directory %s: sync: %w", dir, err)
+		}
+	}
+}
+
+// createStore makes an empty store and moves it to its place. Nothing in store.new is ever worth keeping.
+func createStore(opts Options, dir string, logger *pebbleLogger) error {
+	fs := opts.FS
+	if err := writeHead(fs, dir, headNote{}); err != nil {
+		return notWritable(dir, err)
+	}
+	path := fs.PathJoin(dir, storeNewDir)
+	if err := fs.RemoveAll(path); err != nil {
+		return fmt.Errorf("remove %s: %w", path, err)
+	}
+	var seed [8]byte
+	if _, err := io.ReadFull(opts.Entropy, seed[:]); err != nil {
+		return fmt.Errorf("key of the series hash: %w", err)
+	}
+	po := pebbleOptions(opts, logger)
+	po.ErrorIfExists = true
+	db, err := pebble.Open(path, po)
+	if err != nil {
+		return fmt.Errorf("create log store %s: %w", path, err)
+	}
+	m := meta{floor: 1, seed: binary.BigEndian.Uint64(seed[:])}
+	err = db.Set([]byte{prefixMeta}, m.encode(), pebble.Sync)
+	if err == nil {
+		err = logger.failed()
+	}
+	if err = errors.Join(err, db.Close(), logger.failed()); err != nil {
+		return fmt.Errorf("create log store %s: %w", path, err)
+	}
+	return fs.Rename(path, fs.PathJoin(dir, storeDir))
+}
+
+func pebbleOptions(opts Options, logger *pebbleLogger) *pebble.Options {
+	po := &pebble.Options{
+		FS:                          opts.FS,
+		CacheSize:                   opts.CacheBytes,
+		FormatMajorVersion:          pebble.FormatNewest,
+		Logger:                      logger,
+		MemTableSize:                memTableBytes,
+		MemTableStopWritesThreshold: 4,
+		MaxOpenFiles:                maxOpenFiles,
+	}
+	for i := range po.Levels {
+		po.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.ZstdCompression }
+		po.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	po.EventListener = &pebble.EventListener{
+		BackgroundError: func(err error) { logger.Errorf("background work failed: %v", err) },
+	}
+	return po
+}
+
+// pebbleLogger takes what Pebble has to say. Pebble reports a failed WAL only through Fatalf, and goes on as if nothing had
+// happened when Fatalf returns: so it poisons (L4).
+type pebbleLogger struct {
+	logger *slog.Logger
+
+	mu     sync.Mutex
+	err    error
+	poison func(error) // nil while the log is being opened
+}
+
+func (p *pebbleLogger) Infof(format string, args ...any) {
+	level := slog.LevelDebug
+	if strings.Contains(format, "stopped reading at offset") {
+		level = slog.LevelInfo // says where the replay of a WAL ended, and so what of a torn tail was ignored
+	}
+	if p.logger.Enabled(context.Background(), level) {
+		p.logger.Log(context.Background(), level, fmt.Sprintf(format, args...))
+	}
+}
+
+func (p *pebbleLogger) Errorf(format string, args ...any) {
+	p.logger.Error(fmt.Sprintf(format, args...))
+}
+
+func (p *pebbleLogger) Fatalf(format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	p.mu.Lock()
+	if p.err == nil {
+		p.err = err
+	}
+	poison := p.poison
+	p.mu.Unlock()
+	if poison != nil {
+		poison(err)
+	}
+}
+
+func (p *pebbleLogger) failed() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// attach sends failures to poison from now on, and the one that came before, if any.
+func (p *pebbleLogger) attach(poison func(error)) {
+	p.mu.Lock()
+	err := p.err
+	p.poison = poison
+	p.mu.Unlock()
+	if err != nil {
+		poison(err)
+	}
+}
+
+// store guards the database against use after Close.
+type store struct {
+	mu sync.RWMutex
+	db *pebble.DB // nil when closed
+}
+
+func (s *store) get(key []byte, use func(value []byte) error) (bool, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.db == nil {
+		return false, ErrClosed
+	}
+	value, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	return true, errors.Join(use(value), closer.Close())
+}
+
+// iterate calls use for every key in [lower, upper) until it says false; begin, if any, once the view is fixed.
+func (s *store) iterate(lower, upper []byte, use func(key, value []byte) (bool, error), begin func()) (err error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.db == nil {
+		return ErrClosed
+	}
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	if begin != nil {
+		begin()
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		if more, err := use(it.Key(), value); err != nil || !more {
+			return err
+		}
+	}
+	return it.Error()
+}
+
+// close ends all use of the database. A poisoned one is closed as well as it can be.
+func (s *store) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.db == nil {
+		return nil
+	}
+	db := s.db
+	s.db = nil
+	return db.Close()
+}
