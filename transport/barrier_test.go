@@ -3,11 +3,13 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 
+	"tidemark/log"
 	"tidemark/transport/api"
 )
 
@@ -111,7 +113,13 @@ func TestBarrierFailures(t *testing.T) {
 	w.wantError(w.do(http.MethodPost, mark+"?time_ms=78", ""), 500, "internal", "shard 17")
 	w.barrier.hold = func(context.Context) error { return api.ErrSealed }
 	w.wantError(w.do(http.MethodPost, mark+"?time_ms=79", ""), 409, "unavailable", "sealed")
-	if want := []int64{77, 78, 79}; !slices.Equal(w.barrier.marks, want) {
+	w.barrier.hold = func(context.Context) error { return fmt.Errorf("append: %w", log.ErrPoisoned) }
+	r := w.do(http.MethodPost, mark+"?time_ms=80", "")
+	w.wantError(r, 503, "unavailable", "poisoned")
+	if r.header.Get("Retry-After") != "5" {
+		t.Errorf("Retry-After %q", r.header.Get("Retry-After"))
+	}
+	if want := []int64{77, 78, 79, 80}; !slices.Equal(w.barrier.marks, want) {
 		t.Errorf("appended %v, want %v", w.barrier.marks, want)
 	}
 }

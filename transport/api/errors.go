@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"tidemark/log"
 	"tidemark/projections/query"
 	"tidemark/transport/upstream"
 )
@@ -78,6 +79,9 @@ func invalidParam(name string, err error) *Error {
 	return &Error{Type: TypeBadData, Err: fmt.Errorf("invalid parameter %q: %w", name, err)}
 }
 
+// retryLog is when a client that met a log that cannot be written should come again: a supervisor's restart takes seconds.
+const retryLog = 5 * time.Second
+
 // ErrSealed is returned by a Barrier whose input was sealed by a drain.
 var ErrSealed = errors.New("input is sealed by a drain until the next start")
 
@@ -99,6 +103,8 @@ func classify(err error) *Error {
 		return &Error{Type: TypeCanceled, Err: err}
 	case errors.Is(err, ErrSealed):
 		return &Error{Type: TypeUnavailable, Status: http.StatusConflict, Err: err}
+	case errors.Is(err, log.ErrPoisoned), errors.Is(err, log.ErrClosed):
+		return &Error{Type: TypeUnavailable, RetryAfter: retryLog, Err: err}
 	default:
 		return &Error{Type: TypeInternal, Err: err}
 	}
