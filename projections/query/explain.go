@@ -58,6 +58,9 @@ func explainPart(p part) Part {
 		Node: l.text, Func: l.fn.String(), WindowMillis: l.window,
 		FirstMillis: times.start, LastMillis: times.end, StepMillis: times.every, Miss: p.miss,
 	}
+	if times.count() > 0 {
+		out.LastMillis = times.last()
+	}
 	if p.miss == nil {
 		out.Stream, out.PaneMillis = l.streams[0].ID, l.streams[0].PaneMillis
 	}

@@ -25,7 +25,7 @@ const RouteWarm = "warm"
 // Bounds of one request. What is beyond them is refused as bad data before anything is read.
 const (
 	MaxExpressionBytes = 1 << 20
-	MaxTokens          = 20_000    // bounds the depth of the expression too, and with it the stack
+	MaxTokens          = 10_000    // bounds the depth of the expression too, and with it the stack
 	MaxRegexpBytes     = 128 << 10 // per matcher
 	MaxLeaves          = plan.MaxLeaves
 	maxAttempts        = 4  // reads, where streams that could answer turn out not to hold what is needed

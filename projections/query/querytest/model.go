@@ -84,7 +84,7 @@ func (m *Model) Barrier(t int64) {
 	m.barriers = append(m.barriers, barrier{time: t, seen: seen})
 }
 
-// Cover sets the coverage start of a stream.
+// Cover sets the coverage start of a stream: it never saw the samples at or before that time.
 func (m *Model) Cover(id plan.StreamID, from int64) { m.coverage[id] = from }
 
 // MarkIncomplete says that the bucket of a series lost late samples.
@@ -185,7 +185,11 @@ func (m *Model) closed(stream *plan.Stream, i int) int64 {
 // cut folds the closed buckets of s in the range and names the open ones.
 func (m *Model) cut(stream *plan.Stream, s *Series, closed int64, r query.Request) (query.Series, bool) {
 	out := query.Series{Labels: s.Labels}
-	for lo := 0; lo < len(s.T); {
+	lo := 0
+	if from, ok := m.coverage[stream.ID]; ok {
+		lo, _ = slices.BinarySearch(s.T, from+1)
+	}
+	for lo < len(s.T) {
 		end := stream.BucketEnd(s.T[lo])
 		hi := lo
 		for hi < len(s.T) && s.T[hi] <= end {

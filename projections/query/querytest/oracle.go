@@ -66,6 +66,7 @@ type Query struct {
 	Start, End int64 // ms
 	Step       int64 // ms
 	Lookback   int64 // ms; 0: the default
+	Limit      int64 // series in the answer of the engine under test; the oracle knows none
 	Terms      Terms
 }
 
