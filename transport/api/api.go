@@ -1,0 +1,100 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"tidemark/transport/upstream"
+)
+
+// The bounds of an API where Options say nothing else.
+const (
+	DefaultQueryTimeout = 2 * time.Minute
+	// MaxListed bounds the entries of a list of series, names or values when the request sets no limit of its own.
+	MaxListed = 1_000_000
+)
+
+// Forwarder is an exact source for whole requests; *upstream.Client is one.
+type Forwarder interface {
+	Forward(ctx context.Context, r *http.Request, body []byte) (*upstream.Answer, error)
+}
+
+// Options of an API. The zero value is usable.
+type Options struct {
+	Upstream     Forwarder             // where misses go; nil: they are errors
+	QueryTimeout time.Duration         // bound and default of the parameter timeout; 0 = DefaultQueryTimeout
+	Now          func() time.Time      // nil = time.Now
+	Registerer   prometheus.Registerer // nil: no metrics
+}
+
+func (o Options) withDefaults() Options {
+	if o.QueryTimeout == 0 {
+		o.QueryTimeout = DefaultQueryTimeout
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	if o.QueryTimeout < 0 {
+		return fmt.Errorf("query timeout %s is negative", o.QueryTimeout)
+	}
+	return nil
+}
+
+// API holds the handlers that read the query engine and the series index.
+type API struct {
+	engine  Engine
+	series  SeriesIndex
+	opts    Options
+	parser  parser.Parser
+	metrics *metrics
+}
+
+// New returns the handlers in front of an engine and a series index.
+func New(engine Engine, series SeriesIndex, opts Options) (*API, error) {
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
+	m, err := newMetrics(opts.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
+	return &API{
+		engine: engine, series: series, opts: opts, metrics: m,
+		parser: parser.NewParser(parser.Options{}),
+	}, nil
+}
+
+// The label values of a query that no route answered, or that nothing missed.
+const (
+	routeNone = "none"
+	missNone  = ""
+)
+
+type metrics struct {
+	queries *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		queries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "tidemark_http_queries_total",
+			Help: "Queries put to the engine or the upstream, by the route of the answer (none: an error) and the reason why panes did not give it.",
+		}, []string{"route", "miss"}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	return m, reg.Register(m.queries)
+}
+
+func (m *metrics) count(route, miss string) { m.queries.WithLabelValues(route, miss).Inc() }

@@ -1,0 +1,203 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+)
+
+// SeriesIndex knows which label sets exist. All three take the union over the sets of matchers (no sets: everything), give
+// each entry once, in order, and at most limit of them.
+type SeriesIndex interface {
+	Series(ctx context.Context, sets [][]*labels.Matcher, limit int) ([]labels.Labels, error)
+	LabelNames(ctx context.Context, sets [][]*labels.Matcher, limit int) ([]string, error)
+	LabelValues(ctx context.Context, name string, sets [][]*labels.Matcher, limit int) ([]string, error)
+}
+
+// lookup is what the three kinds of list have in common. The index has no time dimension: start and end are checked, and
+// the answer covers all time, which is a superset of what was asked.
+type lookup struct {
+	sets  [][]*labels.Matcher
+	limit int // at least 1
+}
+
+func (a *API) lookup(w http.ResponseWriter, r *http.Request, demandMatch bool) (*lookup, *Error) {
+	f, err := readForm(w, r)
+	if err != nil {
+		return nil, err
+	}
+	if demandMatch && len(f.Values["match[]"]) == 0 {
+		return nil, badData("no match[] parameter provided")
+	}
+	l := &lookup{}
+	if l.limit, err = f.limit(); err != nil {
+		return nil, err
+	}
+	if l.limit == 0 || l.limit > MaxListed {
+		l.limit = MaxListed
+	}
+	if err = f.span(); err != nil {
+		return nil, err
+	}
+	sets, perr := f.matcherSets(a.parser)
+	if perr != nil {
+		return nil, invalidParam("match[]", perr)
+	}
+	l.sets = sets
+	return l, nil
+}
+
+// listError is classify for lists, whose evaluation cannot fail by the request's fault.
+func (a *API) listError(w http.ResponseWriter, err error) {
+	WriteError(w, classify(err))
+}
+
+// Series serves /api/v1/series.
+func (a *API) Series(w http.ResponseWriter, r *http.Request) {
+	l, perr := a.lookup(w, r, true)
+	if perr != nil {
+		WriteError(w, perr)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), a.opts.QueryTimeout)
+	defer cancel()
+	found, err := a.series.Series(ctx, l.sets, l.limit+1)
+	if err != nil {
+		a.listError(w, err)
+		return
+	}
+	writeSeries(w, found, l.limit)
+}
+
+func writeSeries(w http.ResponseWriter, found []labels.Labels, limit int) {
+	cut := len(found) > limit
+	if cut {
+		found = found[:limit]
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	e := encoder{w: w, buf: append(make([]byte, 0, 4<<10), `{"status":"success","data":[`...)}
+	for i, ls := range found {
+		if i > 0 {
+			e.buf = append(e.buf, ',')
+		}
+		e.buf = appendLabels(e.buf, ls)
+		e.flushIfFull()
+	}
+	e.buf = append(e.buf, ']')
+	e.end(cut)
+}
+
+// LabelNames serves /api/v1/labels.
+func (a *API) LabelNames(w http.ResponseWriter, r *http.Request) {
+	l, perr := a.lookup(w, r, false)
+	if perr != nil {
+		WriteError(w, perr)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), a.opts.QueryTimeout)
+	defer cancel()
+	names, err := a.series.LabelNames(ctx, l.sets, l.limit+1)
+	if err != nil {
+		a.listError(w, err)
+		return
+	}
+	writeTexts(w, names, l.limit)
+}
+
+// LabelValues serves /api/v1/label/{name}/values.
+func (a *API) LabelValues(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	if strings.HasPrefix(name, "U__") {
+		name = model.UnescapeName(name, model.ValueEncodingEscaping)
+	}
+	if !model.UTF8Validation.IsValidLabelName(name) {
+		WriteError(w, badData("invalid label name: %q", name))
+		return
+	}
+	l, perr := a.lookup(w, r, false)
+	if perr != nil {
+		WriteError(w, perr)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), a.opts.QueryTimeout)
+	defer cancel()
+	values, err := a.series.LabelValues(ctx, name, l.sets, l.limit+1)
+	if err != nil {
+		a.listError(w, err)
+		return
+	}
+	writeTexts(w, values, l.limit)
+}
+
+func writeTexts(w http.ResponseWriter, texts []string, limit int) {
+	cut := len(texts) > limit
+	if cut {
+		texts = texts[:limit]
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	e := encoder{w: w, buf: appendList([]byte(`{"status":"success","data":`), texts)}
+	e.end(cut)
+}
+
+// end closes the envelope of a list.
+func (e *encoder) end(cut bool) {
+	if cut {
+		e.buf = appendStrings(e.buf, `,"warnings":`, []string{warnTruncated})
+	}
+	e.buf = append(e.buf, '}')
+	e.flush()
+}
+
+// FormatQuery serves /api/v1/format_query.
+func (a *API) FormatQuery(w http.ResponseWriter, r *http.Request) {
+	f, perr := readForm(w, r)
+	if perr != nil {
+		WriteError(w, perr)
+		return
+	}
+	expr, err := a.parser.ParseExpr(f.Get("query"))
+	if err != nil {
+		WriteError(w, invalidParam("query", err))
+		return
+	}
+	body := appendEscaped([]byte(`{"status":"success","data":`), expr.Pretty(0))
+	writeJSON(w, http.StatusOK, append(body, '}'))
+}
+
+// Exemplars serves /api/v1/query_exemplars. Exemplars are not served from panes: the answer to a good request is empty.
+func (a *API) Exemplars(w http.ResponseWriter, r *http.Request) {
+	f, perr := readForm(w, r)
+	if perr == nil {
+		perr = f.span()
+	}
+	if perr != nil {
+		WriteError(w, perr)
+		return
+	}
+	if _, err := a.parser.ParseExpr(f.Get("query")); err != nil {
+		WriteError(w, &Error{Type: TypeBadData, Err: err})
+		return
+	}
+	writeJSON(w, http.StatusOK, []byte(`{"status":"success","data":[]}`))
+}
+
+// NotFound answers unknown paths under /api/v1 (H1).
+func NotFound(w http.ResponseWriter, r *http.Request) {
+	WriteError(w, &Error{Type: TypeNotFound, Err: fmt.Errorf("no such endpoint: %s", r.URL.Path)})
+}
+
+const warnTruncated = "results truncated due to limit"
+
+var errMethod = errors.New("method not allowed")
+
+// MethodNotAllowed answers a method that the path does not have; the caller has set Allow.
+func MethodNotAllowed(w http.ResponseWriter) {
+	WriteError(w, &Error{Type: TypeBadData, Status: http.StatusMethodNotAllowed, Err: errMethod})
+}

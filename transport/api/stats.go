@@ -1,0 +1,69 @@
+package api
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/prometheus/prometheus/util/stats"
+
+	"tidemark/log"
+	"tidemark/projections/query"
+)
+
+// The values of the parameter stats that have a meaning. Prometheus answers others as statsOn, with a warning.
+const (
+	statsOn  = "true"
+	statsAll = "all"
+)
+
+// queryStats is data.stats of an answer: Prometheus' own members, and ours beside them.
+type queryStats struct {
+	*stats.BuiltinStats
+	Tidemark ownStats `json:"tidemark"`
+}
+
+// ownStats says where an answer came from and what it took.
+type ownStats struct {
+	Route           string  `json:"route"`
+	Seq             log.Seq `json:"seq"`
+	CompleteThrough *int64  `json:"completeThroughMs"` // null when no barrier proved anything, or nothing was read
+	Leaves          int     `json:"leaves"`
+	Reads           int     `json:"reads"`
+	Series          int     `json:"series"`
+	Samples         int     `json:"samples"`
+	Columns         int     `json:"columns"`
+}
+
+func statsOf(res *query.Result) *queryStats {
+	s := &queryStats{Tidemark: ownStats{
+		Route: res.Route, Seq: res.Seq, Leaves: res.Stats.Leaves, Reads: res.Stats.Reads,
+		Series: res.Stats.Series, Samples: res.Stats.Samples, Columns: res.Stats.Columns,
+	}}
+	if proven(res.CompleteThrough) {
+		s.Tidemark.CompleteThrough = &res.CompleteThrough
+	}
+	if res.Stats.Engine != nil {
+		builtin := stats.NewQueryStats(res.Stats.Engine).Builtin()
+		s.BuiltinStats = &builtin
+	}
+	return s
+}
+
+// proven tells a time that barriers proved from the two values that mean "nothing proven" and "nothing read".
+func proven(completeThrough int64) bool {
+	return completeThrough != math.MinInt64 && completeThrough != math.MaxInt64
+}
+
+// inWords is the info that stats=all adds: people see infos as notices, so only who asks gets one.
+func (s *queryStats) inWords() string {
+	return fmt.Sprintf("answered by route %s as of log sequence %d", s.Tidemark.Route, s.Tidemark.Seq)
+}
+
+// statsWarning returns the warning for a value of stats that Prometheus calls deprecated, or "".
+func statsWarning(v string) string {
+	switch v {
+	case "", statsOn, statsAll:
+		return ""
+	}
+	return fmt.Sprintf("value %q for parameter \"stats\" is deprecated and will be rejected in the next major release, use %q or %q", v, statsOn, statsAll)
+}

@@ -1,0 +1,133 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"tidemark/transport/api"
+)
+
+// Readiness says why the service is not ready, in words; no reasons means that it is.
+type Readiness interface {
+	Reasons() []string
+}
+
+// Replay says whether the projections still catch up with the log as it stood at the start.
+type Replay interface {
+	// Replaying returns the progress in words ("replaying: 120000 of 500000 events, 3s left") and whether it goes on.
+	Replaying() (progress string, yes bool)
+}
+
+// Deps are the collaborators without which there is no service.
+type Deps struct {
+	Engine     api.Engine
+	Series     api.SeriesIndex
+	Barrier    api.Barrier
+	Readiness  Readiness
+	Replay     Replay
+	Write      http.Handler // the remote-write receiver; it answers for its own methods, encodings and bounds
+	Gatherer   prometheus.Gatherer
+	Registerer prometheus.Registerer
+}
+
+func (d *Deps) validate() error {
+	for _, c := range []struct {
+		name    string
+		missing bool
+	}{
+		{"Engine", d.Engine == nil}, {"Series", d.Series == nil}, {"Barrier", d.Barrier == nil},
+		{"Readiness", d.Readiness == nil}, {"Replay", d.Replay == nil}, {"Write", d.Write == nil},
+		{"Gatherer", d.Gatherer == nil}, {"Registerer", d.Registerer == nil},
+	} {
+		if c.missing {
+			return fmt.Errorf("transport: Deps.%s is missing", c.name)
+		}
+	}
+	return nil
+}
+
+// Options of a handler. The zero value is usable: no upstream, no prefix, no foreign origins.
+type Options struct {
+	Upstream         api.Forwarder               // where queries go that panes cannot answer; nil: they are errors
+	Metadata         api.MetadataSource          // nil: none is known
+	Materializations api.Materializations        // nil: none are listed
+	Reload           func(context.Context) error // nil: /-/reload answers 403
+	RoutePrefix      string                      // "" or "/": none; else like /tidemark
+	CORSOrigin       *regexp.Regexp              // origins whose scripts may read; nil: none. It must be anchored.
+	QueryTimeout     time.Duration               // 0 = api.DefaultQueryTimeout
+	Build            api.Build                   // empty members are filled from what the Go command recorded
+	Flags            map[string]string
+	Config           func() string // as YAML, secrets already redacted
+	Runtime          func() api.RuntimeState
+	Now              func() time.Time // nil = time.Now
+}
+
+func (o Options) withDefaults() Options {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	o.RoutePrefix = "/" + strings.Trim(o.RoutePrefix, "/")
+	if o.RoutePrefix == "/" {
+		o.RoutePrefix = ""
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	if strings.ContainsAny(o.RoutePrefix, "{} ?#") {
+		return fmt.Errorf("transport: route prefix %q is not a plain path", o.RoutePrefix)
+	}
+	return nil
+}
+
+// NewHandler mounts everything.
+func NewHandler(d Deps, o Options) (http.Handler, error) {
+	o = o.withDefaults()
+	if err := errors.Join(d.validate(), o.validate()); err != nil {
+		return nil, err
+	}
+	queries, err := api.New(d.Engine, d.Series, api.Options{
+		Upstream: o.Upstream, QueryTimeout: o.QueryTimeout, Now: o.Now, Registerer: d.Registerer,
+	})
+	if err != nil {
+		return nil, err
+	}
+	observe, err := newObserver(d.Registerer, o.Now)
+	if err != nil {
+		return nil, err
+	}
+	m := &mount{
+		mux: http.NewServeMux(), observe: observe, zip: newCompressor(),
+		cors: cors{origin: o.CORSOrigin}, gate: replayGate(d.Replay),
+	}
+	m.queries(queries)
+	m.status(&d, &o)
+	if err := m.operations(&d, &o); err != nil {
+		return nil, err
+	}
+	m.mux.Handle("/api/v1/write", observe.wrap("write", d.Write))
+	m.mux.Handle("/metrics", observe.wrap("metrics", methods{
+		get: promhttp.HandlerFor(d.Gatherer, promhttp.HandlerOpts{}),
+	}))
+	m.mux.Handle("/api/v1/", m.wrap("unknown", anyMethod(api.NotFound)))
+	return bounds{body: BodyTimeout, write: WriteTimeout}.wrap(withPrefix(o.RoutePrefix, m.mux)), nil
+}
+
+// withPrefix serves h below prefix, and leads from / to there.
+func withPrefix(prefix string, h http.Handler) http.Handler {
+	if prefix == "" {
+		return h
+	}
+	mux := http.NewServeMux()
+	mux.Handle(prefix+"/", http.StripPrefix(prefix, h))
+	mux.Handle("/{$}", http.RedirectHandler(prefix+"/", http.StatusFound))
+	return mux
+}

@@ -1,0 +1,120 @@
+package transport
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/go-kit/kit/endpoint"
+
+	"tidemark/transport/api"
+)
+
+// mount collects what the routes are wrapped in, innermost last: counting, cross-origin headers, compression, the method
+// table and, for what reads projections, the replay gate.
+type mount struct {
+	mux     *http.ServeMux
+	observe *observer
+	zip     *compressor
+	cors    cors
+	gate    endpoint.Middleware
+}
+
+// methods is a path's table of methods. HEAD is GET without a body, which net/http leaves out by itself.
+type methods struct {
+	get, post, put http.Handler
+	json           bool // a wrong method is answered with an envelope
+}
+
+func (m methods) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var h http.Handler
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		h = m.get
+	case http.MethodPost:
+		h = m.post
+	case http.MethodPut:
+		h = m.put
+	case http.MethodOptions:
+		w.Header().Set("Allow", m.allow())
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	switch {
+	case h != nil:
+		h.ServeHTTP(w, r)
+	case m.json:
+		w.Header().Set("Allow", m.allow())
+		api.MethodNotAllowed(w)
+	default:
+		w.Header().Set("Allow", m.allow())
+		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
+	}
+}
+
+func (m methods) allow() string {
+	var have []string
+	if m.get != nil {
+		have = append(have, http.MethodGet, http.MethodHead)
+	}
+	if m.post != nil {
+		have = append(have, http.MethodPost)
+	}
+	if m.put != nil {
+		have = append(have, http.MethodPut)
+	}
+	return strings.Join(append(have, http.MethodOptions), ", ")
+}
+
+// anyMethod serves every method alike, preflights excepted.
+func anyMethod(f http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodOptions {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		f(w, r)
+	})
+}
+
+// wrap puts the outer layers around the handler of one route under /api/v1.
+func (m *mount) wrap(name string, h http.Handler) http.Handler {
+	return m.observe.wrap(name, m.cors.wrap(m.zip.wrap(h)))
+}
+
+// read mounts a route of the query API for GET and form POST, behind the replay gate.
+func (m *mount) read(path, name string, f http.HandlerFunc) {
+	h := gated(m.gate, f)
+	m.mux.Handle(path, m.wrap(name, methods{get: h, post: h, json: true}))
+}
+
+// info mounts a route that only shows something.
+func (m *mount) info(path, name string, h http.Handler) {
+	m.mux.Handle(path, m.wrap(name, methods{get: h, json: true}))
+}
+
+func (m *mount) queries(a *api.API) {
+	m.read("/api/v1/query", "query", a.Instant)
+	m.read("/api/v1/query_range", "query_range", a.Range)
+	m.read("/api/v1/query_exemplars", "query_exemplars", a.Exemplars)
+	m.read("/api/v1/format_query", "format_query", a.FormatQuery)
+	m.read("/api/v1/series", "series", a.Series)
+	m.read("/api/v1/labels", "labels", a.LabelNames)
+	m.read("/api/v1/label/{name}/values", "label_values", a.LabelValues)
+}
+
+func (m *mount) status(d *Deps, o *Options) {
+	p := api.Process{Build: o.Build, Flags: o.Flags, Config: o.Config, Runtime: o.Runtime, Now: o.Now}
+	m.info("/api/v1/status/buildinfo", "status", p.BuildInfo())
+	m.info("/api/v1/status/runtimeinfo", "status", p.RuntimeInfo())
+	m.info("/api/v1/status/flags", "status", p.FlagsInForce())
+	m.info("/api/v1/status/config", "status", p.ConfigInForce())
+	m.info("/api/v1/metadata", "metadata", api.NewMetadata(o.Metadata))
+	m.info("/api/v1/rules", "rules", api.Rules())
+	m.info("/api/v1/alerts", "alerts", api.Alerts())
+	m.info("/api/v1/materializations", "materializations", api.NewMaterializations(o.Materializations))
+	post := func(path, name string, h http.Handler) {
+		m.mux.Handle(path, m.wrap(name, methods{post: h, json: true}))
+	}
+	post("/api/v1/precompute/watermark", "watermark", api.NewWatermark(d.Barrier, o.Now))
+	post("/api/v1/precompute/drain", "drain", api.NewDrain(d.Barrier))
+}
