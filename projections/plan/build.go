@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -92,9 +91,10 @@ func newBuilder(c *Config, set *ruleSet) *builder {
 		streams:   make(map[StreamID]Stream),
 	}
 	for i := range set.rules {
-		r := &set.rules[i]
-		b.names[r.record] = "a recorded series"
-		b.recorded[r.record] = place(r.file, r.line)
+		if r := &set.rules[i]; len(r.invalid) == 0 {
+			b.names[r.record] = "a recorded series"
+			b.recorded[r.record] = place(r.file, r.line)
+		}
 	}
 	for i := range c.Materializations {
 		b.names[c.Materializations[i].Name] = "a materialization"
@@ -120,6 +120,9 @@ func (b *builder) resolve(f *Finding, m Materialization, grid Stream) {
 		return
 	}
 	expr, leaves, reason := b.parse(f.Expr)
+	if m.EveryMillis < MinPaneMillis { // an entry's every has been checked
+		reason = fmt.Sprintf("it is evaluated every %s, at least %s", millis(m.EveryMillis), millis(MinPaneMillis))
+	}
 	if reason != "" {
 		f.Reasons = []string{reason}
 		return
@@ -219,11 +222,6 @@ func (b *builder) unanswerable(l *Leaf, retention int64) string {
 	}
 	if l.ReachMillis > retention {
 		return fmt.Sprintf("it reads samples of the last %s, and panes are kept for %s", millis(l.ReachMillis), millis(retention))
-	}
-	for _, m := range l.Selector.LabelMatchers {
-		if !utf8.ValidString(m.Value) {
-			return "a matcher that is not UTF-8 matches nothing"
-		}
 	}
 	if name := b.readsName(l.Selector.LabelMatchers); name != "" {
 		return fmt.Sprintf("it reads %s, %s, and panes are made from written series only", name, b.names[name])

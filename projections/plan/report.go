@@ -94,7 +94,11 @@ func (f *Finding) write(b *strings.Builder) {
 	if f.Group != "" {
 		fmt.Fprintf(b, "group %q: ", f.Group)
 	}
-	fmt.Fprintf(b, "%s every %s\n", f.Name, millis(f.Every))
+	name := f.Name
+	if name == "" {
+		name = "(no name)" // of an invalid rule
+	}
+	fmt.Fprintf(b, "%s every %s\n", name, millis(f.Every))
 	for _, l := range f.Leaves {
 		fmt.Fprintf(b, "    %s: stream %s, %s of %s", shorten(l.Expr), l.Stream, count(l.PanesPerWindow, "pane"), millis(l.PaneMillis))
 		if l.Shared > 1 {
