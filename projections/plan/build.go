@@ -283,9 +283,8 @@ func (b *builder) pane(l *Leaf, every int64) (pane, panes int64, err error) {
 	}
 	edges := gcd(grid, max(offset, -offset))
 	pane = gcd(edges, l.RangeMillis)
-	if l.Instant && (edges >= MinPaneMillis && edges <= l.RangeMillis || pane < MinPaneMillis || l.RangeMillis/pane > MaxPanes) {
-		// A lookback need not be a whole number of panes.
-		pane = edges
+	if l.Instant {
+		pane = instantPane(edges, l.RangeMillis)
 	}
 	parts := fmt.Sprintf("%s %s and range %s", what, millis(grid), millis(l.RangeMillis))
 	if offset != 0 {
@@ -302,6 +301,18 @@ func (b *builder) pane(l *Leaf, every int64) (pane, panes int64, err error) {
 		return 0, 0, fmt.Errorf("%s have %d panes of %s to a window, at most %d", parts, panes, millis(pane), MaxPanes)
 	}
 	return pane, panes, nil
+}
+
+// instantPane returns the width of the panes for an instant selector that is evaluated at the multiples of edges. Its lookback
+// need not be a whole number of panes, because the time of the newest sample decides. A pane no longer than the lookback
+// is therefore as wide as the evaluation times allow; where these are further apart, dividing the lookback spares the open
+// panes the samples that no evaluation reads.
+func instantPane(edges, lookback int64) int64 {
+	divisor := gcd(edges, lookback)
+	if edges >= MinPaneMillis && edges <= lookback || divisor < MinPaneMillis || lookback/divisor > MaxPanes {
+		return edges
+	}
+	return divisor
 }
 
 // keep adds a materialization with its streams. A stream that is there already keeps the longest retention.

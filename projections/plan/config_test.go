@@ -209,6 +209,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte("materializations:\n- {name: b, expr: 'max_over_time(m[1h:1m]) / n @ end()', every: 7s, retention: 1y}\n"))
 	f.Add([]byte("a: &a [*a]\n"))
 	f.Add([]byte("? [a]\n: b\n"))
+	f.Add([]byte("[0]:"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := Parse(b, ".")
 		if err != nil {

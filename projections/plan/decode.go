@@ -72,6 +72,7 @@ func scalar(n *yaml.Node, parse func(string) error) error {
 // of a Go type.
 func typeError(root *yaml.Node, file, msg string) *ConfigError {
 	e := &ConfigError{File: file, Msg: msg}
+	defer func() { e.Field, e.Msg = shorten(e.Field), shorten(e.Msg) }() // they repeat what the file holds
 	pos, what, ok := strings.Cut(strings.TrimPrefix(msg, "line "), ": ")
 	if !ok {
 		return e
@@ -136,7 +137,7 @@ func noNullElements(root *yaml.Node, file string) error {
 func fieldAt(root *yaml.Node, line int, meant func(*yaml.Node) bool) string {
 	var found []string
 	eachField(root, "", func(field string, value *yaml.Node) {
-		if value.Line == line && field[0] != '[' && meant(value) {
+		if value.Line == line && !strings.HasPrefix(field, "[") && meant(value) {
 			found = append(found, field)
 		}
 	})

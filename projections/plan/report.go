@@ -18,7 +18,7 @@ type Report struct {
 
 // Finding is one entry or one recording rule.
 type Finding struct {
-	File  string // relative to the configuration's directory where that is possible
+	File  string // as the configuration was given; a rule file, relative to it where that is possible
 	Line  int    // 0 if unknown
 	Group string // of a rule
 	Name  string // of the entry, or what the rule records
