@@ -3,14 +3,11 @@ package query
 import (
 	"context"
 
-	"github.com/prometheus/prometheus/model/labels"
-
-	"tidemark/log"
-	"tidemark/projections/accum"
+	"tidemark/projections/pane"
 	"tidemark/projections/plan"
 )
 
-// Source is where panes are read from.
+// Source is where panes are read from. *pane.Projection is one.
 type Source interface {
 	// Plan returns the plan in force.
 	Plan() *plan.Plan
@@ -19,34 +16,10 @@ type Source interface {
 	Read(ctx context.Context, reqs []Request) (*Snapshot, error)
 }
 
-// Request asks for the series of one stream that match, and their closed panes with ends in (From, To].
-type Request struct {
-	Stream   plan.StreamID
-	Matchers []*labels.Matcher // in full: at least as narrow as the stream's
-	From, To int64             // ms, both on the stream's grid, From < To
-}
-
-// Snapshot is the answer to a Read: one Answer for each Request, in their order, all as of Seq.
-type Snapshot struct {
-	Seq     log.Seq
-	Answers []Answer
-}
-
-// Answer is what a stream holds for a Request.
-type Answer struct {
-	Known         bool  // the stream is in the plan as of Seq
-	CoverageStart int64 // ms; math.MinInt64 if the stream was folded from the first event
-	Frontier      int64 // φ, ms; math.MinInt64 before anything closed
-	Proven        int64 // the part of φ that barriers proved, ms; math.MinInt64 if none did
-	Series        []Series
-}
-
-// Series is one series of an Answer. Answers hold their series in label order (labels.Compare). A series without any
-// sample in the range is left out unless it has an open bucket there.
-type Series struct {
-	Labels       labels.Labels
-	accum.Window         // everything closed in (From, To]
-	Open         []int64 // ends of its open buckets in (From, To], increasing
-	Incomplete   []int64 // ends of buckets in (From, To] that lost late samples, increasing
-	Histograms   []int64 // ends of buckets in (From, To] into which native histograms fell, increasing
-}
+// What a Source is asked and answers.
+type (
+	Request  = pane.Request
+	Snapshot = pane.Snapshot
+	Answer   = pane.Answer
+	Series   = pane.Series
+)

@@ -12,6 +12,7 @@ package series
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -151,16 +152,79 @@ func (x *Index) matching(ctx context.Context, m *labels.Matcher) index.Postings 
 	return x.postings.PostingsForLabelMatching(ctx, m.Name, m.Matches)
 }
 
-// LabelNames returns the label names in use, sorted.
-func (x *Index) LabelNames() []string {
-	names := x.postings.LabelNames()
-	slices.Sort(names)
-	return names
+// union returns the references that match any of the sets of matchers, increasing; all of them without a set.
+func (x *Index) union(ctx context.Context, sets [][]*labels.Matcher) ([]log.SeriesRef, error) {
+	if len(sets) == 0 {
+		return x.Select(ctx)
+	}
+	var all []log.SeriesRef
+	for _, ms := range sets {
+		refs, err := x.Select(ctx, ms...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, refs...)
+	}
+	if len(sets) > 1 {
+		slices.Sort(all)
+		all = slices.Compact(all)
+	}
+	return all, nil
 }
 
-// LabelValues returns the values of one label, sorted.
-func (x *Index) LabelValues(ctx context.Context, name string) []string {
-	vs := x.postings.LabelValues(ctx, name, nil)
-	slices.Sort(vs)
-	return vs
+// Series returns the label sets that match any of the sets of matchers, in order, at most limit of them.
+func (x *Index) Series(ctx context.Context, sets [][]*labels.Matcher, limit int) ([]labels.Labels, error) {
+	refs, err := x.union(ctx, sets)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]labels.Labels, 0, len(refs))
+	for _, ref := range refs {
+		if ls, ok := x.Labels(ref); ok {
+			out = append(out, ls)
+		}
+	}
+	slices.SortFunc(out, labels.Compare)
+	return out[:min(limit, len(out))], nil
+}
+
+// LabelNames returns the label names of the series that match any of the sets of matchers, in order, at most limit of them.
+func (x *Index) LabelNames(ctx context.Context, sets [][]*labels.Matcher, limit int) ([]string, error) {
+	names := x.postings.LabelNames()
+	if len(sets) > 0 {
+		refs, err := x.union(ctx, sets)
+		if err != nil {
+			return nil, err
+		}
+		seen := make(map[string]struct{})
+		for _, ref := range refs {
+			ls, _ := x.Labels(ref)
+			ls.Range(func(l labels.Label) { seen[l.Name] = struct{}{} })
+		}
+		names = slices.Collect(maps.Keys(seen))
+	}
+	slices.Sort(names)
+	return names[:min(limit, len(names))], nil
+}
+
+// LabelValues returns the values that one label has in the series that match any of the sets of matchers, in order, at most
+// limit of them.
+func (x *Index) LabelValues(ctx context.Context, name string, sets [][]*labels.Matcher, limit int) ([]string, error) {
+	values := x.postings.LabelValues(ctx, name, nil)
+	if len(sets) > 0 {
+		refs, err := x.union(ctx, sets)
+		if err != nil {
+			return nil, err
+		}
+		seen := make(map[string]struct{})
+		for _, ref := range refs {
+			ls, _ := x.Labels(ref)
+			if v := ls.Get(name); v != "" {
+				seen[v] = struct{}{}
+			}
+		}
+		values = slices.Collect(maps.Keys(seen))
+	}
+	slices.Sort(values)
+	return values[:min(limit, len(values))], ctx.Err()
 }

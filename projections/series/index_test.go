@@ -93,3 +93,39 @@ func TestS1_DefinitionsAreIdempotent(t *testing.T) {
 		t.Fatal(refs, err)
 	}
 }
+
+// Lists are the union over the sets of matchers, each entry once, in order, and bounded.
+func TestLists(t *testing.T) {
+	x := New()
+	for i, ls := range []labels.Labels{
+		labels.FromStrings("__name__", "b", "job", "x"), labels.FromStrings("__name__", "a", "job", "y", "z", "1"),
+		labels.FromStrings("__name__", "c"),
+	} {
+		x.Apply(&log.Event{Body: &log.Write{Defs: []log.SeriesDef{{Ref: log.SeriesRef(i + 1), Labels: ls}}}})
+	}
+	ctx := context.Background()
+	eq := func(n, v string) []*labels.Matcher {
+		return []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, n, v)}
+	}
+	both := [][]*labels.Matcher{eq("job", "y"), eq("__name__", "a"), eq("job", "x")}
+	series, err := x.Series(ctx, both, 10)
+	if got := fmt.Sprint(series, err); got != `[{__name__="a", job="y", z="1"} {__name__="b", job="x"}] <nil>` {
+		t.Error(got)
+	}
+	names, err := x.LabelNames(ctx, both, 2)
+	if got := fmt.Sprint(names, err); got != `[__name__ job] <nil>` {
+		t.Error(got)
+	}
+	all, err := x.LabelNames(ctx, nil, 10)
+	if got := fmt.Sprint(all, err); got != `[__name__ job z] <nil>` {
+		t.Error(got)
+	}
+	values, err := x.LabelValues(ctx, "job", [][]*labels.Matcher{eq("__name__", "b"), eq("__name__", "c")}, 10)
+	if got := fmt.Sprint(values, err); got != `[x] <nil>` {
+		t.Error(got)
+	}
+	values, err = x.LabelValues(ctx, "__name__", nil, 2)
+	if got := fmt.Sprint(values, err); got != `[a b] <nil>` {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"tidemark/log"
+	"tidemark/projections"
+	"tidemark/projections/pane"
+	"tidemark/transport/api"
+)
+
+// barrier appends watermarks and drains, and waits until every worker has applied them. It implements api.Barrier.
+type barrier struct {
+	gate   *gate
+	events *log.Log
+	panes  *pane.Projection
+	runner *projections.Runner
+}
+
+// Watermark implements api.Barrier.
+func (b *barrier) Watermark(ctx context.Context, t int64) (api.BarrierResult, error) {
+	seq, err := b.events.Append(ctx, &log.Watermark{Time: t})
+	if err != nil {
+		return api.BarrierResult{}, err
+	}
+	return b.wait(ctx, seq)
+}
+
+// Drain implements api.Barrier.
+func (b *barrier) Drain(ctx context.Context) (api.BarrierResult, error) {
+	seq, err := b.gate.drain(ctx)
+	if err != nil {
+		return api.BarrierResult{}, err
+	}
+	return b.wait(ctx, seq)
+}
+
+func (b *barrier) wait(ctx context.Context, seq log.Seq) (api.BarrierResult, error) {
+	if err := b.runner.Wait(ctx, seq); err != nil {
+		return api.BarrierResult{}, err
+	}
+	o, ok := b.panes.Outcome(seq)
+	if !ok {
+		return api.BarrierResult{}, fmt.Errorf("the outcome of event %d is no longer known", seq)
+	}
+	res := api.BarrierResult{Seq: seq, ClosedBuckets: int64(o.Closed), CompleteThrough: o.CompleteThrough}
+	if p := b.panes.Plan(); p == nil || len(p.Streams) == 0 {
+		res.CompleteThrough = math.MinInt64
+	}
+	return res, nil
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// scrapeTimeout bounds what a scrape waits for the workers; without their answer their numbers are left out.
+const scrapeTimeout = 5 * time.Second
+
+// collector reads the numbers of the log and the panes when it is asked, so that a dead loop shows.
+type collector struct {
+	n    *node
+	desc map[string]*prometheus.Desc
+}
+
+func newCollector(n *node) *collector {
+	c := &collector{n: n, desc: make(map[string]*prometheus.Desc)}
+	for _, d := range []struct {
+		name, help string
+		labels     []string
+	}{
+		{"log_head_seq", "Sequence of the newest durable event.", nil},
+		{"log_floor_seq", "Sequence of the oldest event kept.", nil},
+		{"log_events_total", "Events made durable by this process.", nil},
+		{"log_samples_total", "Samples made durable by this process.", nil},
+		{"log_event_bytes_total", "Encoded bytes of the events made durable by this process, before compression.", nil},
+		{"log_batches_total", "Batches made durable by this process: one fsync each.", nil},
+		{"log_commit_seconds_total", "Time from gathering a batch until it was durable, summed over batches.", nil},
+		{"log_queue_length", "Appends that wait for the committer.", nil},
+		{"log_disk_bytes", "Size of the log's files.", nil},
+		{"log_poisoned", "1 after a failed write of the log: nothing more is acknowledged. Alert on it.", nil},
+		{"log_free_bytes", "Free space on the disk of the log.", nil},
+		{"series", "Series in the index.", nil},
+		{"projection_applied_seq", "Last event that the projection has applied.", []string{"projection"}},
+		{"projection_durable_seq", "Event from which the projection replays after a crash.", []string{"projection"}},
+		{"projection_lag_seconds", "Age of the oldest event that the projection has not applied. Alert when it grows.", []string{"projection"}},
+		{"projection_checkpoint_consecutive_failures", "Checkpoints that failed in a row. Alert on it.", []string{"projection"}},
+		{"pane_open_buckets", "Buckets that still take samples.", nil},
+		{"pane_series", "Series with state in a pane stream, summed over streams.", nil},
+		{"pane_samples_total", "Samples that reached a pane stream, by what became of them, summed over streams.", []string{"result"}},
+		{"pane_unplanned_samples_total", "Samples that no pane stream takes.", nil},
+		{"pane_closed_buckets_total", "Buckets closed.", nil},
+		{"views_disk_bytes", "Size of the files of the views.", nil},
+	} {
+		c.desc[d.name] = prometheus.NewDesc("tidemark_"+d.name, d.help, d.labels, nil)
+	}
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.desc {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(name string, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(c.desc[name], prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(name string, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(c.desc[name], prometheus.CounterValue, v, labels...)
+	}
+	m := c.n.events.Metrics()
+	gauge("log_head_seq", float64(m.Head))
+	gauge("log_floor_seq", float64(m.Floor))
+	counter("log_events_total", float64(m.Events))
+	counter("log_samples_total", float64(m.Samples))
+	counter("log_event_bytes_total", float64(m.EventBytes))
+	counter("log_batches_total", float64(m.Batches))
+	counter("log_commit_seconds_total", m.CommitTime.Seconds())
+	gauge("log_queue_length", float64(m.Queue))
+	gauge("log_disk_bytes", float64(m.DiskBytes))
+	gauge("log_poisoned", boolean(m.Poisoned))
+	gauge("log_free_bytes", float64(c.n.gate.free.Load()))
+	gauge("series", float64(c.n.index.Len()))
+	gauge("views_disk_bytes", float64(c.n.views.Bytes()))
+	c.panes(gauge, counter)
+}
+
+func (c *collector) panes(gauge, counter func(string, float64, ...string)) {
+	p := c.n.panes
+	applied, _ := p.Applied()
+	gauge("projection_applied_seq", float64(applied), p.Name())
+	gauge("projection_durable_seq", float64(p.Durable()), p.Name())
+	gauge("projection_lag_seconds", c.n.lag.lag(time.Now()).Seconds(), p.Name())
+	gauge("projection_checkpoint_consecutive_failures", float64(p.CheckpointFailures()), p.Name())
+
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	_, streams, unplanned, err := p.Streams(ctx)
+	if err != nil {
+		return
+	}
+	var open, series int
+	var closed uint64
+	results := make(map[string]uint64)
+	for i := range streams {
+		s := &streams[i]
+		open, series, closed = open+s.Open, series+s.Series, closed+s.Counts.Closed
+		for result, n := range map[string]uint64{
+			"applied": s.Counts.Applied, "duplicate": s.Counts.Duplicate, "conflict": s.Counts.Conflict,
+			"late_dropped": s.Counts.LateDropped, "late_uncorrectable": s.Counts.LateUncorrectable,
+		} {
+			results[result] += n
+		}
+	}
+	gauge("pane_open_buckets", float64(open))
+	gauge("pane_series", float64(series))
+	counter("pane_unplanned_samples_total", float64(unplanned))
+	counter("pane_closed_buckets_total", float64(closed))
+	for result, n := range results {
+		counter("pane_samples_total", float64(n), result)
+	}
+}
+
+func boolean(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

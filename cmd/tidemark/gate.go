@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"tidemark/log"
+	"tidemark/transport/remotewrite"
+)
+
+const (
+	// resumeAfter is how long all writes must have been refused before acceptance is marked in the log.
+	resumeAfter = time.Second
+	// watchInterval is how often the free space and the lag are looked at.
+	watchInterval = time.Second
+	// lagRetry and diskRetry are what a refused sender is told to wait.
+	lagRetry  = 5 * time.Second
+	diskRetry = 30 * time.Second
+)
+
+// gate decides whether writes are taken now. It implements remotewrite.Gate and remotewrite.Appender.
+//
+// G1: what is appended through it stands before a drain's event, or is refused as sealed.
+// G2: the first write after all were refused for resumeAfter comes behind a start event, so that no bucket closes by the
+// clock before what the senders hold back has arrived.
+type gate struct {
+	events  *log.Log
+	lag     *lagMeter
+	ready   func() bool   // the projections have caught up once; before that lag refuses nothing
+	maxLag  time.Duration // 0: any
+	path    string        // of the log, for the free space
+	minFree uint64        // bytes
+	now     func() time.Time
+
+	open atomic.Bool   // the start stands in the log
+	free atomic.Uint64 // bytes, as last seen
+
+	sealing sync.RWMutex // held for reading while an event is appended
+	sealed  bool
+
+	resume       sync.Mutex
+	refusedSince time.Time // zero while writes are taken
+}
+
+// Admit implements remotewrite.Gate.
+func (g *gate) Admit() error {
+	g.sealing.RLock()
+	sealed := g.sealed
+	g.sealing.RUnlock()
+	if sealed {
+		return remotewrite.ErrSealed
+	}
+	if err := g.unavailable(); err != nil {
+		g.refuse()
+		return err
+	}
+	return g.accept()
+}
+
+// unavailable says why no write can be taken now, or nil.
+func (g *gate) unavailable() error {
+	if err := g.events.Err(); err != nil {
+		return &remotewrite.Unavailable{Reason: "the log is not writable"}
+	}
+	if !g.open.Load() {
+		return &remotewrite.Unavailable{Reason: "starting"}
+	}
+	if free := g.free.Load(); free < g.minFree {
+		return &remotewrite.Unavailable{Reason: "disk is below its reserve", RetryAfter: diskRetry}
+	}
+	if g.maxLag > 0 && g.ready() && g.lag.lag(g.now()) > g.maxLag {
+		return &remotewrite.Unavailable{Reason: "projections lag behind the log", RetryAfter: lagRetry}
+	}
+	return nil
+}
+
+func (g *gate) refuse() {
+	g.resume.Lock()
+	defer g.resume.Unlock()
+	if g.refusedSince.IsZero() {
+		g.refusedSince = g.now()
+	}
+}
+
+// accept marks in the log that writes are taken again, where that is due (G2).
+func (g *gate) accept() error {
+	g.resume.Lock()
+	defer g.resume.Unlock()
+	if g.refusedSince.IsZero() {
+		return nil
+	}
+	if g.now().Sub(g.refusedSince) >= resumeAfter {
+		if _, err := g.events.Append(context.Background(), &log.Start{Reason: log.StartResume}); err != nil {
+			return &remotewrite.Unavailable{Reason: "the log is not writable"}
+		}
+	}
+	g.refusedSince = time.Time{}
+	return nil
+}
+
+// Append implements remotewrite.Appender.
+func (g *gate) Append(ctx context.Context, body log.Body) (log.Seq, error) {
+	g.sealing.RLock()
+	defer g.sealing.RUnlock()
+	if g.sealed {
+		return 0, remotewrite.ErrSealed
+	}
+	return g.events.Append(ctx, body)
+}
+
+// drain seals input and appends the drain behind everything that was accepted before (G1). If the append fails for sure,
+// input is open again.
+func (g *gate) drain(ctx context.Context) (log.Seq, error) {
+	g.sealing.Lock()
+	defer g.sealing.Unlock()
+	was := g.sealed
+	g.sealed = true
+	seq, err := g.events.Append(ctx, &log.Drain{})
+	if err != nil && ctx.Err() == nil {
+		g.sealed = was
+	}
+	return seq, err
+}
+
+// watch keeps the free space and the lag up to date until ctx ends.
+func (g *gate) watch(ctx context.Context) error {
+	every := time.NewTicker(watchInterval)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-every.C:
+			// A disk that cannot be asked is not taken for a full one: the log itself will say.
+			_ = g.lookAtDisk()
+			g.lag.look(g.now())
+		}
+	}
+}
+
+func (g *gate) lookAtDisk() error {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(g.path, &st); err != nil {
+		return fmt.Errorf("free space of %s: %w", g.path, err)
+	}
+	g.free.Store(st.Bavail * uint64(st.Bsize))
+	return nil
+}
+
+// reasons says in words why writes are refused.
+func (g *gate) reasons() []string {
+	var out []string
+	var u *remotewrite.Unavailable
+	if err := g.unavailable(); errors.As(err, &u) {
+		out = append(out, u.Reason)
+	}
+	return out
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/common/model"
+
+	"tidemark/log"
+	"tidemark/projections"
+	"tidemark/projections/bucket"
+	"tidemark/projections/pane"
+	"tidemark/projections/plan"
+	"tidemark/projections/series"
+	"tidemark/transport/api"
+)
+
+// The parts of the storage directory.
+const (
+	logDir   = "log"
+	viewsDir = "views"
+)
+
+// failuresToReport is the number of consecutive checkpoint failures from which the service calls itself not ready.
+const failuresToReport = 5
+
+// node is the service without its HTTP side: the log, what is folded from it, and the gate in front of it.
+type node struct {
+	flags  *serveFlags
+	logger *slog.Logger
+
+	events  *log.Log
+	index   *series.Index
+	views   *bucket.Store
+	panes   *pane.Projection
+	runner  *projections.Runner
+	ticker  *pane.Ticker
+	gate    *gate
+	lag     *lagMeter
+	barrier *barrier
+
+	registry *prometheus.Registry
+	started  time.Time
+
+	reloading sync.Mutex // one reload at a time
+	current   atomic.Pointer[loaded]
+}
+
+// loaded is a configuration that was read, with its plan.
+type loaded struct {
+	cfg  *plan.Config
+	plan *plan.Plan
+	at   time.Time
+	ok   bool // false after a reload that failed; cfg and plan are those in force
+}
+
+// openNode opens the stores and restores the projections. Nothing runs yet.
+func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger) (*node, error) {
+	n := &node{flags: f, logger: logger, index: series.New(), started: time.Now(), registry: prometheus.NewRegistry()}
+	n.current.Store(&loaded{cfg: cfg, plan: p, at: n.started, ok: true})
+	var err error
+	if n.events, err = log.Open(filepath.Join(f.storagePath, logDir), log.Options{
+		Logger: logger,
+		OnPoison: func(err error) {
+			logger.Error("A write of the log failed; nothing more is acknowledged", "err", err)
+		},
+	}); err != nil {
+		return nil, err
+	}
+	if err := n.openViews(); err != nil {
+		return nil, errors.Join(err, n.events.Close())
+	}
+	n.lag = newLagMeter(n.events, n.panes)
+	n.gate = &gate{
+		events: n.events, lag: n.lag, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: time.Now,
+	}
+	if err := n.gate.lookAtDisk(); err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	n.ticker = pane.NewTicker(n.panes, n.events)
+	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner}
+	for _, c := range []prometheus.Collector{
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(n),
+	} {
+		if err := n.registry.Register(c); err != nil {
+			return nil, errors.Join(fmt.Errorf("metrics: %w", err), n.close())
+		}
+	}
+	return n, nil
+}
+
+// openViews opens what is folded from the log, and restores it.
+func (n *node) openViews() error {
+	if err := n.index.Load(n.events.Dictionary()); err != nil {
+		return err
+	}
+	var err error
+	if n.views, err = bucket.Open(filepath.Join(n.flags.storagePath, viewsDir), n.events.Identity(), bucket.Options{Logger: n.logger}); err != nil {
+		return err
+	}
+	n.panes = pane.New(n.events, n.index, n.views, pane.Options{
+		Workers: n.flags.workers, CheckpointInterval: n.flags.ckpt, Logger: n.logger,
+	})
+	n.runner = projections.NewRunner(n.events, n.panes)
+	if err := n.runner.Restore(); err != nil {
+		return errors.Join(err, n.views.Close())
+	}
+	return nil
+}
+
+// close closes the stores, after everything has stopped.
+func (n *node) close() error {
+	return errors.Join(n.views.Close(), n.events.Close())
+}
+
+// startUp marks the start in the log, puts the plan in force and opens the gate. Then it waits until ctx ends.
+func (n *node) startUp(ctx context.Context) error {
+	spec := n.current.Load().plan.Encode()
+	if _, err := n.events.AppendAll(ctx, &log.Start{Reason: log.StartProcess}, &log.Plan{Spec: spec}); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("mark the start: %w", err)
+	}
+	n.gate.open.Store(true)
+	begin := time.Now()
+	target := n.events.Head()
+	if err := n.runner.Wait(ctx, target); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	n.logger.Info("Ready", "replayed_to", target, "took", time.Since(begin).Round(time.Millisecond))
+	<-ctx.Done()
+	return nil
+}
+
+// reload reads the configuration again and puts the new plan in force. A configuration with an error changes nothing.
+func (n *node) reload(ctx context.Context) error {
+	n.reloading.Lock()
+	defer n.reloading.Unlock()
+	cfg, p, report, err := n.flags.loadPlan()
+	old := n.current.Load()
+	if err != nil {
+		n.current.Store(&loaded{cfg: old.cfg, plan: old.plan, at: old.at})
+		return err
+	}
+	reportSkipped(n.logger, report)
+	if !p.Equal(old.plan) {
+		seq, err := n.events.Append(ctx, &log.Plan{Spec: p.Encode()})
+		if err != nil {
+			return fmt.Errorf("append the plan: %w", err)
+		}
+		if err := n.runner.Wait(ctx, seq); err != nil {
+			return fmt.Errorf("apply the plan: %w", err)
+		}
+	}
+	if cfg.Exact.Upstream.String() != old.cfg.Exact.Upstream.String() {
+		n.logger.Warn("exact.upstream has changed; the change takes effect at the next start")
+	}
+	n.current.Store(&loaded{cfg: cfg, plan: p, at: time.Now(), ok: true})
+	n.logger.Info("Configuration reloaded", "materializations", len(p.Materializations), "streams", len(p.Streams))
+	return nil
+}
+
+// Replaying implements transport.Replay.
+func (n *node) Replaying() (string, bool) {
+	if n.runner.Ready() && n.gate.open.Load() {
+		return "", false
+	}
+	applied, target := n.runner.Progress()
+	return fmt.Sprintf("replaying: %d of %d events", min(applied, target), target), true
+}
+
+// Reasons implements transport.Readiness.
+func (n *node) Reasons() []string {
+	reasons := n.gate.reasons()
+	if _, err := n.panes.Applied(); err != nil {
+		reasons = append(reasons, fmt.Sprintf("projection %s stopped: %s", n.panes.Name(), err))
+	}
+	if k := n.panes.CheckpointFailures(); k >= failuresToReport {
+		reasons = append(reasons, fmt.Sprintf("projection %s failed to write its last %d checkpoints", n.panes.Name(), k))
+	}
+	return reasons
+}
+
+// configText is the configuration in force, without secrets.
+func (n *node) configText() string { return n.current.Load().cfg.String() }
+
+func (n *node) runtimeState() api.RuntimeState {
+	c := n.current.Load()
+	return api.RuntimeState{Start: n.started, LastConfig: c.at, ReloadOK: c.ok, Retention: "until removed by hand"}
+}
+
+// Materializations implements api.Materializations.
+func (n *node) Materializations(ctx context.Context) ([]api.Materialization, error) {
+	_, states, _, err := n.panes.Streams(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stats, err := n.views.Stats()
+	if err != nil {
+		return nil, err
+	}
+	byID := make(map[plan.StreamID]*pane.StreamState, len(states))
+	for i := range states {
+		byID[states[i].ID] = &states[i]
+	}
+	applied, err := n.panes.Applied()
+	if err != nil {
+		return nil, err
+	}
+	p := n.panes.Plan()
+	out := make([]api.Materialization, 0, len(p.Materializations))
+	for i := range p.Materializations {
+		m := &p.Materializations[i]
+		row := api.Materialization{
+			Name: m.Name, Expr: m.Expr, Layout: m.Layout, State: "serving", LagEvents: int64(n.events.Head() - applied),
+			Every: model.Duration(time.Duration(m.EveryMillis) * time.Millisecond).String(),
+		}
+		frontier := int64(math.MaxInt64)
+		for _, id := range m.Streams {
+			st := byID[id]
+			if st == nil {
+				continue
+			}
+			frontier = min(frontier, st.Frontier)
+			row.OpenBuckets += int64(st.Open)
+			row.Pieces += int64(stats[uint64(id)].Pieces)
+			row.Bytes += stats[uint64(id)].Bytes
+		}
+		if frontier != math.MinInt64 {
+			row.Frontier = &frontier
+		}
+		out = append(out, row)
+	}
+	return out, nil
+}

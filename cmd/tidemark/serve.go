@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/alecthomas/units"
+	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/promslog"
+	promslogflag "github.com/prometheus/common/promslog/flag"
+
+	"tidemark/projections/plan"
+	"tidemark/projections/query"
+	"tidemark/transport"
+	"tidemark/transport/remotewrite"
+	"tidemark/transport/upstream"
+)
+
+const (
+	defaultConfigFile = "tidemark.yml"
+	// shutdownTimeout bounds how long requests under way may take at the end; then their connections are cut.
+	shutdownTimeout = 8 * time.Second
+)
+
+// serveFlags are the flags of serve.
+type serveFlags struct {
+	configFile    string
+	configGiven   bool
+	storagePath   string
+	listenAddress string
+	routePrefix   string
+	corsOrigin    string
+
+	minFree units.Base2Bytes
+	maxLag  time.Duration
+	workers int
+	ckpt    time.Duration
+
+	lookback    time.Duration
+	timeout     time.Duration
+	maxSamples  int
+	concurrency int
+
+	maxBody, maxDecoded, maxInflight units.Base2Bytes
+	maxFuture                        time.Duration
+	maxSeries, maxRequestSamples     int
+	maxLabels, maxName, maxValue     int
+	rateLimit                        float64
+
+	log   promslog.Config
+	flags map[string]string // as given, for /api/v1/status/flags
+}
+
+func newServe(app *kingpin.Application) command {
+	f := &serveFlags{}
+	c := app.Command("serve", "Take remote write, keep the log, fold it into panes, answer queries.")
+	rw := remotewrite.DefaultOptions()
+	c.Flag("config.file", "Configuration file. Without it "+defaultConfigFile+" is read if it is there.").IsSetByUser(&f.configGiven).Default(defaultConfigFile).StringVar(&f.configFile)
+	c.Flag("storage.path", "Directory of the log and what is folded from it.").Default("data").StringVar(&f.storagePath)
+	c.Flag("web.listen-address", "Address to listen on.").Default("127.0.0.1:9697").StringVar(&f.listenAddress)
+	c.Flag("web.route-prefix", "Prefix of all paths.").Default("").StringVar(&f.routePrefix)
+	c.Flag("web.cors.origin", "Regular expression, anchored, of the origins whose scripts may read. None by default.").Default("").StringVar(&f.corsOrigin)
+
+	c.Flag("log.min-free-bytes", "Writes get 503 while the disk of the log has less space than this.").Default("256MiB").BytesVar(&f.minFree)
+	c.Flag("projection.max-lag", "Writes get 503 while a projection is further behind the log than this. 0 = never.").Default("30s").DurationVar(&f.maxLag)
+	c.Flag("projection.workers", "Goroutines that fold. 0 = one for each CPU.").Default("0").IntVar(&f.workers)
+	c.Flag("projection.checkpoint-interval", "Time in which every shard is written once.").Default("15s").DurationVar(&f.ckpt)
+
+	c.Flag("query.lookback-delta", "How far an instant selector looks back.").Default("5m").DurationVar(&f.lookback)
+	c.Flag("query.timeout", "Bound of one query.").Default("2m").DurationVar(&f.timeout)
+	c.Flag("query.max-samples", "Samples that one query may hold.").Default("50000000").IntVar(&f.maxSamples)
+	c.Flag("query.max-concurrency", "Queries at one time; others wait.").Default("20").IntVar(&f.concurrency)
+
+	size := func(name, help string, def int64, to *units.Base2Bytes) {
+		c.Flag(name, help).Default(strconv.FormatInt(def, 10) + "B").BytesVar(to)
+	}
+	size("write.max-body-bytes", "Largest body of a write, as it comes.", rw.MaxBodyBytes, &f.maxBody)
+	size("write.max-decoded-bytes", "Largest body of a write, decompressed.", rw.MaxDecodedBytes, &f.maxDecoded)
+	size("write.max-inflight-bytes", "Memory of all writes under way; beyond it 503.", rw.MaxInflightBytes, &f.maxInflight)
+	c.Flag("write.max-future", "How far ahead of the clock a sample may be. 0 = any distance.").Default(rw.MaxFuture.String()).DurationVar(&f.maxFuture)
+	count := func(name, help string, def int, to *int) { c.Flag(name, help).Default(strconv.Itoa(def)).IntVar(to) }
+	count("write.max-series", "Series of one request.", rw.MaxSeries, &f.maxSeries)
+	count("write.max-samples", "Samples of one request.", rw.MaxSamples, &f.maxRequestSamples)
+	count("write.max-labels", "Labels of one series.", rw.MaxLabels, &f.maxLabels)
+	count("write.max-label-name-bytes", "Length of a label name.", rw.MaxLabelNameBytes, &f.maxName)
+	count("write.max-label-value-bytes", "Length of a label value.", rw.MaxLabelValueBytes, &f.maxValue)
+	c.Flag("write.rate-limit", "Requests per second; beyond it 503. 0 = no limit.").Default("0").Float64Var(&f.rateLimit)
+	promslogflag.AddFlags(app, &f.log)
+	return command{c, func(ctx context.Context, _, stderr io.Writer) error {
+		f.log.Writer = stderr
+		f.flags = flagValues(c.Model())
+		return f.serve(ctx)
+	}}
+}
+
+// flagValues lists flags with their values, as /api/v1/status/flags shows them.
+func flagValues(m *kingpin.CmdModel) map[string]string {
+	out := make(map[string]string)
+	for _, fl := range m.Flags {
+		if !fl.Hidden && fl.Name != "help" {
+			out[fl.Name] = fl.Value.String()
+		}
+	}
+	return out
+}
+
+// loadPlan reads the configuration and builds the plan.
+func (f *serveFlags) loadPlan() (*plan.Config, *plan.Plan, plan.Report, error) {
+	bad := func(err error) error { return &exitError{exitUsage, err} }
+	if f.configGiven {
+		if _, err := os.Stat(f.configFile); err != nil {
+			return nil, nil, plan.Report{}, bad(err)
+		}
+	}
+	cfg, err := plan.Load(f.configFile)
+	if err != nil {
+		return nil, nil, plan.Report{}, bad(err)
+	}
+	cfg.Lookback, cfg.MaxFuture = plan.Duration(f.lookback), plan.Duration(f.maxFuture)
+	p, report, err := plan.Build(cfg)
+	if err != nil {
+		return nil, nil, plan.Report{}, bad(err)
+	}
+	return cfg, p, report, nil
+}
+
+func (f *serveFlags) serve(ctx context.Context) error {
+	logger := promslog.New(&f.log)
+	cfg, p, report, err := f.loadPlan()
+	if err != nil {
+		return err
+	}
+	var origin *regexp.Regexp
+	if f.corsOrigin != "" {
+		if origin, err = transport.ParseOrigin(f.corsOrigin); err != nil {
+			return &exitError{exitUsage, err}
+		}
+	}
+	// The port is bound before anything else is done, so that a sender waits instead of being turned away.
+	listener, err := net.Listen("tcp", f.listenAddress)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	defer listener.Close()
+	logger.Info("Starting Tidemark", "version", build().Version, "revision", build().Revision)
+	reportSkipped(logger, report)
+
+	n, err := openNode(f, cfg, p, logger)
+	if err != nil {
+		return err
+	}
+	handler, err := f.handler(n, cfg, origin)
+	if err != nil {
+		return errors.Join(err, n.close())
+	}
+	err = f.runGroup(ctx, n, transport.Server(handler), listener, logger)
+	if cerr := n.close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		logger.Info("Stopped")
+	}
+	return err
+}
+
+func reportSkipped(logger *slog.Logger, report plan.Report) {
+	if n := report.Skipped(); n > 0 {
+		logger.Warn("Some rules do not become panes; `tidemark check rules` says which and why", "rules", n)
+	}
+}
+
+// runGroup runs the parts until one ends or ctx does. They stop from the outside in: requests, then folds with their last
+// checkpoint, then the log.
+func (f *serveFlags) runGroup(ctx context.Context, n *node, server *http.Server, listener net.Listener, logger *slog.Logger) error {
+	var g run.Group
+	stop, cancel := context.WithCancel(ctx)
+	g.Add(func() error { <-stop.Done(); return nil }, func(error) { cancel() })
+	g.Add(func() error {
+		logger.Info("Listening", "address", listener.Addr().String())
+		return server.Serve(listener)
+	}, func(error) {
+		logger.Info("Stopping")
+		bound, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+		defer cancel()
+		if server.Shutdown(bound) != nil {
+			server.Close()
+		}
+	})
+	g.Add(actor(func(ctx context.Context) error { return reloadOnHangup(ctx, n, logger) }))
+	g.Add(actor(n.gate.watch))
+	g.Add(actor(n.startUp))
+	g.Add(actor(n.ticker.Run))
+	g.Add(actor(n.runner.Run))
+	g.Add(actor(n.panes.Run))
+	g.Add(actor(n.events.Run))
+	err := g.Run()
+	if perr := n.events.Err(); perr != nil {
+		return perr
+	}
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// actor makes a member of a run.Group of a function that ends with its context. Interrupting it waits until it has ended, so
+// that members stop one after the other.
+func actor(f func(context.Context) error) (func() error, func(error)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	return func() error {
+			defer close(done)
+			return f(ctx)
+		}, func(error) {
+			cancel()
+			<-done
+		}
+}
+
+// reloadOnHangup reads the configuration again at each SIGHUP.
+func reloadOnHangup(ctx context.Context, n *node, logger *slog.Logger) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hup:
+			if err := n.reload(ctx); err != nil {
+				logger.Error("Reload failed; the plan in force stays", "err", err)
+			}
+		}
+	}
+}
+
+// handler mounts the HTTP interface.
+func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (http.Handler, error) {
+	write, err := remotewrite.New(n.gate, n.events.Dictionary(), n.gate, n.registry, remotewrite.Options{
+		MaxBodyBytes: int64(f.maxBody), MaxDecodedBytes: int64(f.maxDecoded), MaxInflightBytes: int64(f.maxInflight),
+		MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
+		MaxLabels: f.maxLabels, MaxLabelNameBytes: f.maxName, MaxLabelValueBytes: f.maxValue,
+		MaxFuture: f.maxFuture, BodyTimeout: transport.BodyTimeout / 2,
+		RateLimit: f.rateLimit, RateBurst: max(1, int(f.rateLimit)),
+	})
+	if err != nil {
+		return nil, &exitError{exitUsage, err}
+	}
+	opts := transport.Options{
+		Materializations: n, Reload: n.reload, RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
+		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState,
+	}
+	if !cfg.Exact.Upstream.IsZero() {
+		up, err := upstream.New(cfg.Exact.Upstream.Reveal().String(), upstream.Options{Timeout: f.timeout, Registerer: n.registry})
+		if err != nil {
+			return nil, &exitError{exitUsage, err}
+		}
+		opts.Upstream = up
+	}
+	engine := query.New(n.panes, query.Options{
+		Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,
+		SubqueryStep: func(int64) int64 { return time.Duration(cfg.EvaluationInterval).Milliseconds() },
+		Registerer:   n.registry,
+	})
+	return transport.NewHandler(transport.Deps{
+		Engine: engine, Series: n.index, Barrier: n.barrier, Readiness: n, Replay: n, Write: write,
+		Gatherer: n.registry, Registerer: prometheus.WrapRegistererWith(nil, n.registry),
+	}, opts)
+}
