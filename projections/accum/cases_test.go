@@ -66,7 +66,10 @@ func expect(t *testing.T, windows map[string]Window, es ...expectation) {
 }
 
 func same(a, b float64) bool {
-	return a == b || math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= 1e-12*max(math.Abs(a), math.Abs(b))
+	if !isFinite(a) || !isFinite(b) {
+		return a == b || math.IsNaN(a) && math.IsNaN(b)
+	}
+	return math.Abs(a-b) <= 1e-12*max(math.Abs(a), math.Abs(b))
 }
 
 // A stale marker is not a value, and it ends the series for instant selectors until the next sample.
