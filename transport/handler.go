@@ -57,6 +57,7 @@ func (d *Deps) validate() error {
 // Options of a handler. The zero value is usable: no upstream, no prefix, no foreign origins.
 type Options struct {
 	Upstream         api.Forwarder               // where queries go that panes cannot answer; nil: they are errors
+	Explain          api.Explainer               // nil: /api/v1/explain is not there
 	Metadata         api.MetadataSource          // nil: none is known
 	Materializations api.Materializations        // nil: none are listed
 	Reload           func(context.Context) error // nil: /-/reload answers 403
@@ -108,7 +109,7 @@ func NewHandler(d Deps, o Options) (http.Handler, error) {
 		mux: http.NewServeMux(), observe: observe, zip: newCompressor(),
 		cors: cors{origin: o.CORSOrigin}, gate: replayGate(d.Replay),
 	}
-	m.queries(queries)
+	m.queries(queries, &o)
 	m.status(&d, &o)
 	if err := m.operations(&d, &o); err != nil {
 		return nil, err

@@ -294,6 +294,37 @@ func TestFormatQuery(t *testing.T) {
 	w.wantError(w.get("/api/v1/format_query", "query", "sum("), 400, "bad_data", "parse error")
 }
 
+func TestExplain(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.wantError(w.get("/api/v1/explain?query=m"), 404, "not_found", "explain")
+	w = newWorld(t, Options{Explain: w.engine})
+	r := w.get("/api/v1/explain", "query", `sum(count_over_time(m[1m])) / nope`, "start", "60", "end", "120", "step", "60")
+	var got struct {
+		Data struct {
+			Parts []struct {
+				Node, Func, Stream string
+				Window             int64 `json:"window_ms"`
+				First              int64 `json:"first_ms"`
+				Last               int64 `json:"last_ms"`
+				Miss               *struct{ Reason, Detail string }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(r.body), &got); err != nil || len(got.Data.Parts) != 2 {
+		t.Fatalf("%s: %v", r.body, err)
+	}
+	hit, miss := got.Data.Parts[0], got.Data.Parts[1]
+	if hit.Node != "count_over_time(m[1m])" || hit.Func != "count_over_time" || hit.Stream == "" || hit.Window != 60_000 || hit.First != 60_000 || hit.Last != 120_000 || hit.Miss != nil {
+		t.Errorf("part %+v", hit)
+	}
+	if miss.Miss == nil || miss.Miss.Reason != "no_materialization" || miss.Stream != "" {
+		t.Errorf("part %+v", miss)
+	}
+	w.wantError(w.get("/api/v1/explain?query=sum("), 400, "bad_data", "parse error")
+	w.wantError(w.get("/api/v1/explain?query=m&start=1"), 400, "bad_data", "end")
+	w.wantCode(w.get("/api/v1/explain?query=m"), 200)
+}
+
 // TestReplayGate holds that no query is answered from half a fold, and that everything else answers meanwhile.
 func TestReplayGate(t *testing.T) {
 	w := newWorld(t, Options{})

@@ -92,7 +92,7 @@ func (m *mount) info(path, name string, h http.Handler) {
 	m.mux.Handle(path, m.wrap(name, methods{get: h, json: true}))
 }
 
-func (m *mount) queries(a *api.API) {
+func (m *mount) queries(a *api.API, o *Options) {
 	m.read("/api/v1/query", "query", a.Instant)
 	m.read("/api/v1/query_range", "query_range", a.Range)
 	m.read("/api/v1/query_exemplars", "query_exemplars", a.Exemplars)
@@ -100,6 +100,9 @@ func (m *mount) queries(a *api.API) {
 	m.read("/api/v1/series", "series", a.Series)
 	m.read("/api/v1/labels", "labels", a.LabelNames)
 	m.read("/api/v1/label/{name}/values", "label_values", a.LabelValues)
+	if o.Explain != nil {
+		m.read("/api/v1/explain", "explain", a.NewExplain(o.Explain).ServeHTTP)
+	}
 }
 
 func (m *mount) status(d *Deps, o *Options) {

@@ -57,6 +57,7 @@ func (s *source) Read(ctx context.Context, reqs []query.Request) (*query.Snapsho
 type world struct {
 	t       *testing.T
 	source  *source
+	engine  *query.Engine
 	barrier *barrier
 	ready   *readiness
 	reg     *prometheus.Registry
@@ -184,12 +185,13 @@ func newWorld(t *testing.T, opts Options) *world {
 		},
 	}
 	w.source.Barrier(now.UnixMilli())
+	w.engine = query.New(w.source, query.Options{})
 	w.barrier = &barrier{model: w.source.Model, through: math.MinInt64}
 	if opts.Now == nil {
 		opts.Now = func() time.Time { return now }
 	}
 	h, err := NewHandler(Deps{
-		Engine: query.New(w.source, query.Options{}), Series: index{w.source.Model}, Barrier: w.barrier, Readiness: w.ready, Replay: w.ready,
+		Engine: w.engine, Series: index{w.source.Model}, Barrier: w.barrier, Readiness: w.ready, Replay: w.ready,
 		Write:    http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }),
 		Gatherer: w.reg, Registerer: w.reg,
 	}, opts)

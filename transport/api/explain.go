@@ -1,0 +1,95 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/go-kit/kit/endpoint"
+	kithttp "github.com/go-kit/kit/transport/http"
+
+	"tidemark/projections/query"
+)
+
+// Explainer says how an expression would be answered, without reading anything.
+type Explainer interface {
+	ExplainInstant(ctx context.Context, p query.InstantParams) ([]query.Part, error)
+	ExplainRange(ctx context.Context, p query.RangeParams) ([]query.Part, error)
+}
+
+// explained is one part of an expression in /api/v1/explain. Either a stream answers it or miss says why none does.
+type explained struct {
+	Node    string       `json:"node"`
+	Func    string       `json:"func,omitempty"`
+	Window  int64        `json:"window_ms,omitempty"`
+	First   int64        `json:"first_ms"` // ends of the windows: first, first+step, … up to last
+	Last    int64        `json:"last_ms"`
+	Step    int64        `json:"step_ms"`
+	Stream  string       `json:"stream,omitempty"`
+	PaneMs  int64        `json:"pane_ms,omitempty"`
+	Missing *missingPart `json:"miss,omitempty"`
+}
+
+type missingPart struct {
+	Reason string `json:"reason"`
+	Detail string `json:"detail"`
+}
+
+// NewExplain returns the handler of /api/v1/explain: with start, end or step it explains a range query, else an instant one.
+func (a *API) NewExplain(x Explainer) http.Handler {
+	return kithttp.NewServer(a.explainEndpoint(x), a.decodeExplain, encodeData, kithttp.ServerErrorEncoder(EncodeError))
+}
+
+func (a *API) decodeExplain(_ context.Context, r *http.Request) (any, error) {
+	f, perr := readForm(nil, r)
+	if perr != nil {
+		return nil, perr
+	}
+	common, perr := a.common(f)
+	if perr != nil {
+		return nil, perr
+	}
+	if f.Has("start") || f.Has("end") || f.Has("step") {
+		p := query.RangeParams{Common: common}
+		if p.Start, p.End, p.Step, perr = f.rangeOf(); perr != nil {
+			return nil, perr
+		}
+		return p, nil
+	}
+	t, perr := f.time("time", a.opts.Now())
+	if perr != nil {
+		return nil, perr
+	}
+	return query.InstantParams{Common: common, Time: t}, nil
+}
+
+func (a *API) explainEndpoint(x Explainer) endpoint.Endpoint {
+	return func(ctx context.Context, request any) (any, error) {
+		ctx, cancel := context.WithTimeout(ctx, a.opts.QueryTimeout)
+		defer cancel()
+		var (
+			parts []query.Part
+			err   error
+		)
+		switch p := request.(type) {
+		case query.InstantParams:
+			parts, err = x.ExplainInstant(ctx, p)
+		case query.RangeParams:
+			parts, err = x.ExplainRange(ctx, p)
+		}
+		if err != nil {
+			return nil, classifyQuery(err)
+		}
+		out := make([]explained, len(parts))
+		for i, p := range parts {
+			out[i] = explained{
+				Node: p.Node, Func: p.Func, Window: p.WindowMillis, First: p.FirstMillis, Last: p.LastMillis, Step: p.StepMillis,
+			}
+			if p.Miss != nil {
+				out[i].Missing = &missingPart{p.Miss.Reason, p.Miss.Detail}
+				continue
+			}
+			out[i].Stream, out[i].PaneMs = p.Stream.String(), p.PaneMillis
+		}
+		return map[string]any{"parts": out}, nil
+	}
+}
