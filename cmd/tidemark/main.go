@@ -40,7 +40,7 @@ func main() {
 	// The first signal stops in order; the second ends the process at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // command is a subcommand: it declares its flags on construction and does its work in run.
@@ -49,8 +49,8 @@ type command struct {
 	run    func(ctx context.Context, stdout, stderr io.Writer) error
 }
 
-// run executes one command line and returns the exit code.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// execute runs one command line and returns the exit code.
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	app := kingpin.New("tidemark", "A durable, replayable precomputation service for PromQL.")
 	app.HelpFlag.Short('h')
 	app.UsageWriter(stderr).ErrorWriter(stderr)

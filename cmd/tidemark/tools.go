@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
 	"tidemark/projections/plan"
@@ -205,6 +206,12 @@ func newLogDump(app *kingpin.Application) command {
 			return err
 		}
 		defer func() { err = errors.Join(err, l.Close()) }()
+		var lookupErr error
+		lookup := func(ref log.SeriesRef) (labels.Labels, bool) {
+			ls, ok, err := l.Dictionary().Labels(ref)
+			lookupErr = errors.Join(lookupErr, err)
+			return ls, ok
+		}
 		r := l.NewReader(log.Seq(from))
 		for ctx.Err() == nil {
 			ev, err := r.Next()
@@ -214,7 +221,7 @@ func newLogDump(app *kingpin.Application) command {
 			if err != nil {
 				return err
 			}
-			if err := log.DumpJSON(stdout, ev, l.Dictionary().Labels); err != nil {
+			if err := errors.Join(log.DumpJSON(stdout, ev, lookup), lookupErr); err != nil {
 				return err
 			}
 		}
