@@ -1,11 +1,12 @@
 package bucket
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -31,6 +32,10 @@ var ErrOtherLog = errors.New("bucket: the views belong to another log; delete th
 // ErrVersion says that the views were written by another version of the format.
 var ErrVersion = errors.New("bucket: the views have another format; delete them and they are folded again")
 
+// ErrDamaged says that the files of the views do not fit together: some are gone, or their bytes have changed. A crash can do
+// that, because the views are not written for it. Discard them and fold again.
+var ErrDamaged = errors.New("bucket: the views are damaged")
+
 // Options of a Store. The zero value is usable.
 type Options struct {
 	FS         vfs.FS       // default vfs.Default
@@ -45,7 +50,7 @@ type Store struct {
 }
 
 // Open opens the store in dir, or creates it. identity names the log that is folded into it: ErrOtherLog if the store was
-// made for another one.
+// made for another one, ErrVersion if it has another format, ErrDamaged if its files do not fit together.
 func Open(dir string, identity []byte, opts Options) (*Store, error) {
 	if opts.FS == nil {
 		opts.FS = vfs.Default
@@ -66,6 +71,9 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 		Logger:             &storeLogger{store: s, logger: opts.Logger},
 	}
 	db, err := pebble.Open(dir, po)
+	if errors.Is(err, fs.ErrNotExist) || pebble.IsCorruptionError(err) {
+		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, dir, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("bucket: open %s: %w", dir, err)
 	}
@@ -74,6 +82,17 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	return s, nil
+}
+
+// Discard removes the store in dir.
+func Discard(dir string, opts Options) error {
+	if opts.FS == nil {
+		opts.FS = vfs.Default
+	}
+	if err := opts.FS.RemoveAll(dir); err != nil {
+		return fmt.Errorf("bucket: discard %s: %w", dir, err)
+	}
+	return nil
 }
 
 // checkMeta writes the meta record of a new store and compares that of an old one.
@@ -90,7 +109,7 @@ func (s *Store) checkMeta(identity []byte) error {
 	switch {
 	case len(v) == 0 || v[0] != storeVersion:
 		return ErrVersion
-	case !slices.Equal(v, want):
+	case !bytes.Equal(v, want):
 		return ErrOtherLog
 	}
 	return nil
@@ -158,7 +177,7 @@ func (s *Store) State(shard int) (seq uint64, state []byte, ok bool, err error) 
 	if len(v) < 8 {
 		return 0, nil, false, fmt.Errorf("bucket: checkpoint of shard %d has %d bytes", shard, len(v))
 	}
-	return binary.BigEndian.Uint64(v), slices.Clone(v[8:]), true, nil
+	return binary.BigEndian.Uint64(v), bytes.Clone(v[8:]), true, nil
 }
 
 // Bytes returns the size of the store's files.
