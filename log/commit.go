@@ -193,7 +193,19 @@ func (l *Log) Run(ctx context.Context) error {
 	})
 	var noteErr error
 	actors.Go(func() { noteErr = l.noteHeads(synced) })
-	actors.Wait()
+	go func() {
+		actors.Wait()
+		close(l.idle)
+	}()
+	select {
+	case <-l.idle:
+	case <-l.poisonedCh:
+		// The store may never answer again; then its goroutine is left behind, as the process is about to end.
+		select {
+		case <-l.idle:
+		case <-time.After(poisonGrace):
+		}
+	}
 	if err := l.Err(); err != nil {
 		return err
 	}

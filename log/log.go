@@ -21,6 +21,7 @@ type Log struct {
 	logger   *slog.Logger
 	lock     io.Closer
 	store    store
+	pebble   *pebbleLogger
 	dict     *Dictionary
 	floor    Seq
 	clock    *clock
@@ -29,6 +30,7 @@ type Log struct {
 	queue    chan *appendRequest
 	stopping chan struct{} // closed when Run begins to end: nothing more is accepted
 	runDone  chan struct{} // closed when Run has ended
+	idle     chan struct{} // closed when the actors of Run have ended: before runDone, unless the log is poisoned
 	closing  chan struct{} // closed by Close
 	closed   sync.Once
 	closeErr error
@@ -63,7 +65,9 @@ func Open(dir string, opts Options) (*Log, error) {
 		return nil, err
 	}
 	l, err := openLocked(dir, opts, exists)
-	if err != nil {
+	if errors.Is(err, errStuck) {
+		return nil, err // the lock stays, like the goroutines that may still hold files
+	} else if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	l.lock = lock
@@ -79,7 +83,7 @@ func openLocked(dir string, opts Options, existed bool) (*Log, error) {
 	if existed && !exists {
 		return nil, fmt.Errorf("log directory %s: the store has gone", dir)
 	}
-	logger := &pebbleLogger{logger: opts.Logger}
+	logger := newPebbleLogger(opts.Logger)
 	if exists {
 		if err := probe(dir, opts, note); err != nil {
 			return nil, err
@@ -98,11 +102,12 @@ func openLocked(dir string, opts Options, existed bool) (*Log, error) {
 
 // probe opens the store for reading and makes every check that a start makes.
 func probe(dir string, opts Options, note headNote) error {
-	l, err := openStore(dir, opts, note, &pebbleLogger{logger: opts.Logger}, true)
+	logger := newPebbleLogger(opts.Logger)
+	l, err := openStore(dir, opts, note, logger, true)
 	if err != nil {
 		return err
 	}
-	return l.store.close()
+	return logger.guard(l.store.close)
 }
 
 // OpenReadOnly opens an existing log for the offline tools. It takes the lock and changes nothing.
@@ -119,7 +124,7 @@ func OpenReadOnly(dir string, opts Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := openStore(dir, opts, note, &pebbleLogger{logger: opts.Logger}, true)
+	l, err := openStore(dir, opts, note, newPebbleLogger(opts.Logger), true)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
@@ -133,26 +138,30 @@ func openStore(dir string, opts Options, note headNote, logger *pebbleLogger, re
 	po := pebbleOptions(opts, logger)
 	po.ErrorIfNotExists = true
 	po.ReadOnly = readOnly
-	db, err := pebble.Open(path, po)
+	opened := make(chan *pebble.DB, 1)
+	err := logger.guard(func() error {
+		db, err := pebble.Open(path, po)
+		opened <- db
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open log store %s (%s says that the log reaches %d): %w", path, headFile, note.seq, err)
 	}
 	l := &Log{
-		opts: opts, dir: dir, readOnly: readOnly, logger: opts.Logger, note: note,
+		opts: opts, dir: dir, readOnly: readOnly, logger: opts.Logger, note: note, pebble: logger,
 		queue:    make(chan *appendRequest, queueLength),
-		stopping: make(chan struct{}), runDone: make(chan struct{}), closing: make(chan struct{}),
+		stopping: make(chan struct{}), runDone: make(chan struct{}), idle: make(chan struct{}), closing: make(chan struct{}),
 		poisonedCh: make(chan struct{}),
 	}
-	l.store.db = db
+	l.store.db = <-opened
 	l.durable.wake = make(chan struct{})
 	l.durable.tail.limit = opts.TailBytes
 	if err := l.load(path, note); err != nil {
-		return nil, errors.Join(err, l.store.close())
+		return nil, errors.Join(err, logger.guard(l.store.close))
 	}
-	if err := logger.failed(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open log store %s: %w", path, err), l.store.close())
+	if err := logger.attach(l.setPoison); err != nil {
+		return nil, fmt.Errorf("open log store %s: %w", path, err)
 	}
-	logger.attach(l.setPoison)
 	return l, nil
 }
 
@@ -345,21 +354,39 @@ func (l *Log) CheckAtLeast(seq Seq, what string) error {
 	return nil
 }
 
-// Close ends Run if it is running, waits for it, and closes the store. Reading fails with ErrClosed afterwards.
+// Close ends Run if it is running, waits for it, and closes the store. Reading fails with ErrClosed afterwards. A poisoned
+// log may be beyond closing: then it stays locked until the process ends.
 func (l *Log) Close() error {
 	l.closed.Do(func() {
 		close(l.closing)
 		if l.started.Load() {
 			<-l.runDone
 		}
+		if l.Err() != nil {
+			l.abandon()
+			return
+		}
 		l.closeErr = l.store.close()
 		if l.lock != nil {
 			l.closeErr = errors.Join(l.closeErr, l.lock.Close())
 		}
-		if l.Err() != nil {
-			// The store has failed before and says so again; what there was to say is in Err.
-			l.closeErr = nil
-		}
 	})
 	return l.closeErr
+}
+
+// abandon closes a poisoned store if nothing of it is stuck. What goes wrong has been said by Err.
+func (l *Log) abandon() {
+	if l.started.Load() {
+		select {
+		case <-l.idle:
+		default:
+			return
+		}
+	}
+	if l.pebble.halted.Load() {
+		return
+	}
+	defer func() { _ = recover() }()
+	_ = l.store.close()
+	_ = l.lock.Close()
 }

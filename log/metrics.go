@@ -51,10 +51,9 @@ func (l *Log) Metrics() Metrics {
 	l.durable.RLock()
 	m.Head, m.TailEvents, m.TailBytes = l.durable.head, len(l.durable.tail.events), l.durable.tail.bytes
 	l.durable.RUnlock()
-	l.store.mu.RLock()
-	if l.store.db != nil {
-		m.DiskBytes = l.store.db.Metrics().DiskSpaceUsage()
+	if db, err := l.store.acquire(); err == nil {
+		m.DiskBytes = db.Metrics().DiskSpaceUsage()
+		l.store.release()
 	}
-	l.store.mu.RUnlock()
 	return m
 }

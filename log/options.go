@@ -23,6 +23,7 @@ const (
 	maxUnsynced    = 4        // batches between the committer and the syncer
 	maxTailEvents  = 1 << 16  // of the shared tail
 	noteInterval   = time.Second
+	poisonGrace    = time.Second // for which a poisoned Run waits for what is in the store's hands
 
 	memTableBytes = 32 << 20
 	maxOpenFiles  = 512

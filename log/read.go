@@ -19,6 +19,7 @@ type Reader struct {
 	prev    Hash
 	chained bool // prev is known
 	raw     [][]byte
+	size    int   // of the last event, encoded
 	err     error // final
 }
 
@@ -43,7 +44,7 @@ func (r *Reader) Next() (*Event, error) {
 		r.err = err
 		return nil, err
 	}
-	r.prev, r.chained = EventHash(raw), true
+	r.prev, r.chained, r.size = EventHash(raw), true, len(raw)
 	r.next++
 	return e, nil
 }

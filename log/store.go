@@ -13,7 +13,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2"
@@ -117,14 +119,11 @@ func inspectStore(fs vfs.FS, dir string) error {
 	if err != nil {
 		return fmt.Errorf("log store %s: %w", path, err)
 	}
-	// Pebble keeps at least one WAL in a store that has ever been closed or opened, even when it is empty.
-	for _, want := range [...]struct{ prefix, suffix string }{
-		{"marker.format-version.", ""}, {"marker.manifest.", ""}, {"MANIFEST-", ""}, {"", ".log"},
-	} {
-		if !slices.ContainsFunc(names, func(name string) bool {
-			return strings.HasPrefix(name, want.prefix) && strings.HasSuffix(name, want.suffix)
-		}) {
-			return corrupt(0, "no %s*%s in %s", want.prefix, want.suffix, path)
+	// A store without any WAL is sound: recovery removes the old ones before it makes a new one. Whether one is missing is
+	// for the HEAD note to tell.
+	for _, prefix := range [...]string{"marker.format-version.", "marker.manifest.", "MANIFEST-"} {
+		if !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, prefix) }) {
+			return corrupt(0, "no %s* in %s", prefix, path)
 		}
 	}
 	return nil
@@ -195,16 +194,15 @@ func createStore(opts Options, dir string, logger *pebbleLogger) error {
 	}
 	po := pebbleOptions(opts, logger)
 	po.ErrorIfExists = true
-	db, err := pebble.Open(path, po)
-	if err != nil {
-		return fmt.Errorf("create log store %s: %w", path, err)
-	}
 	m := meta{floor: 1, seed: binary.BigEndian.Uint64(seed[:])}
-	err = db.Set([]byte{prefixMeta}, m.encode(), pebble.Sync)
-	if err == nil {
-		err = logger.failed()
-	}
-	if err = errors.Join(err, db.Close(), logger.failed()); err != nil {
+	err := logger.guard(func() error {
+		db, err := pebble.Open(path, po)
+		if err != nil {
+			return err
+		}
+		return errors.Join(db.Set([]byte{prefixMeta}, m.encode(), pebble.Sync), db.Close())
+	})
+	if err != nil {
 		return fmt.Errorf("create log store %s: %w", path, err)
 	}
 	return fs.Rename(path, fs.PathJoin(dir, storeDir))
@@ -212,7 +210,7 @@ func createStore(opts Options, dir string, logger *pebbleLogger) error {
 
 func pebbleOptions(opts Options, logger *pebbleLogger) *pebble.Options {
 	po := &pebble.Options{
-		FS:                          opts.FS,
+		FS:                          orderedFS{opts.FS, logger.halt},
 		CacheSize:                   opts.CacheBytes,
 		FormatMajorVersion:          pebble.FormatNewest,
 		Logger:                      logger,
@@ -225,19 +223,31 @@ func pebbleOptions(opts Options, logger *pebbleLogger) *pebble.Options {
 		po.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
 	po.EventListener = &pebble.EventListener{
-		BackgroundError: func(err error) { logger.Errorf("background work failed: %v", err) },
+		BackgroundError: logger.backgroundError,
 	}
 	return po
 }
 
-// pebbleLogger takes what Pebble has to say. Pebble reports a failed WAL only through Fatalf, and goes on as if nothing had
-// happened when Fatalf returns: so it poisons (L4).
+// pebbleLogger takes what Pebble has to say. Pebble reports a failed WAL or MANIFEST only through Fatalf, and expects the
+// process to end there. Ours goes on until its owner ends it, so there are two answers. While the store is being opened or
+// made, the goroutine that called Fatalf is stopped where it stands, and guard gives up on the store with an error: were it
+// to return, Open would try the same flush for ever. Once attached, Fatalf poisons (L4) and returns.
 type pebbleLogger struct {
 	logger *slog.Logger
+	broken chan struct{} // closed by the first Fatalf
+	halted atomic.Bool
 
-	mu     sync.Mutex
-	err    error
-	poison func(error) // nil while the log is being opened
+	mu        sync.Mutex
+	err       error
+	poison    func(error)
+	lastError time.Time // when backgroundError last said something
+}
+
+// backgroundErrorEvery bounds how often one lasting fault is logged.
+const backgroundErrorEvery = time.Second
+
+func newPebbleLogger(logger *slog.Logger) *pebbleLogger {
+	return &pebbleLogger{logger: logger, broken: make(chan struct{})}
 }
 
 func (p *pebbleLogger) Infof(format string, args ...any) {
@@ -259,44 +269,112 @@ func (p *pebbleLogger) Fatalf(format string, args ...any) {
 	p.mu.Lock()
 	if p.err == nil {
 		p.err = err
+		close(p.broken)
 	}
 	poison := p.poison
 	p.mu.Unlock()
-	if poison != nil {
-		poison(err)
+	if poison == nil {
+		select {}
+	}
+	poison(err)
+}
+
+// halt is Fatalf for a goroutine of Pebble that must never go on.
+func (p *pebbleLogger) halt(err error) {
+	p.halted.Store(true)
+	p.Fatalf("%w", err)
+	select {}
+}
+
+// backgroundError takes what a flush or a Pebble compaction could not do. Pebble tries it again at once and for ever, also
+// when Open waits for it. Once the log is open that loses nothing: the WAL is kept, and appends wait when too much piles up.
+func (p *pebbleLogger) backgroundError(err error) {
+	p.mu.Lock()
+	opening := p.poison == nil
+	now := time.Now()
+	quiet := now.Sub(p.lastError) < backgroundErrorEvery
+	if !quiet {
+		p.lastError = now
+	}
+	p.mu.Unlock()
+	if opening {
+		p.Fatalf("%w", err)
+	}
+	if !quiet {
+		p.Errorf("the log's store cannot flush or compact, and tries again: %v", err)
 	}
 }
 
-func (p *pebbleLogger) failed() error {
+// errStuck: the store failed while it was opened, and goroutines of Pebble hold it, stopped, until the process ends.
+var errStuck = errors.New("store failed")
+
+func (p *pebbleLogger) stuck() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.err
+	if p.err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errStuck, p.err)
 }
 
-// attach sends failures to poison from now on, and the one that came before, if any.
-func (p *pebbleLogger) attach(poison func(error)) {
-	p.mu.Lock()
-	err := p.err
-	p.poison = poison
-	p.mu.Unlock()
-	if err != nil {
-		poison(err)
+// guard runs f unless Fatalf is called, in which case it does not wait for it. It makes an error of the panic by which Pebble
+// reports that a directory cannot be synced.
+func (p *pebbleLogger) guard(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				done <- fmt.Errorf("pebble: %v", r)
+			}
+		}()
+		done <- f()
+	}()
+	select {
+	case <-p.broken:
+		return p.stuck()
+	case err := <-done:
+		return errors.Join(p.stuck(), err)
 	}
+}
+
+// attach sends failures to poison from now on. It fails if there was one before.
+func (p *pebbleLogger) attach(poison func(error)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		return fmt.Errorf("%w: %w", errStuck, p.err)
+	}
+	p.poison = poison
+	return nil
 }
 
 // store guards the database against use after Close.
 type store struct {
-	mu sync.RWMutex
-	db *pebble.DB // nil when closed
+	mu    sync.Mutex
+	db    *pebble.DB // nil when closed
+	users sync.WaitGroup
 }
 
-func (s *store) get(key []byte, use func(value []byte) error) (bool, error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+// acquire returns the database; release must follow. It may be nested: a Close in between makes the inner one fail.
+func (s *store) acquire() (*pebble.DB, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.db == nil {
-		return false, ErrClosed
+		return nil, ErrClosed
 	}
-	value, closer, err := s.db.Get(key)
+	s.users.Add(1)
+	return s.db, nil
+}
+
+func (s *store) release() { s.users.Done() }
+
+func (s *store) get(key []byte, use func(value []byte) error) (bool, error) {
+	db, err := s.acquire()
+	if err != nil {
+		return false, err
+	}
+	defer s.release()
+	value, closer, err := db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return false, nil
 	} else if err != nil {
@@ -307,12 +385,12 @@ func (s *store) get(key []byte, use func(value []byte) error) (bool, error) {
 
 // iterate calls use for every key in [lower, upper) until it says false; begin, if any, once the view is fixed.
 func (s *store) iterate(lower, upper []byte, use func(key, value []byte) (bool, error), begin func()) (err error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if s.db == nil {
-		return ErrClosed
+	db, err := s.acquire()
+	if err != nil {
+		return err
 	}
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	defer s.release()
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
 		return err
 	}
@@ -332,14 +410,15 @@ func (s *store) iterate(lower, upper []byte, use func(key, value []byte) (bool, 
 	return it.Error()
 }
 
-// close ends all use of the database. A poisoned one is closed as well as it can be.
+// close waits for whoever uses the database and closes it.
 func (s *store) close() error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.db == nil {
-		return nil
-	}
 	db := s.db
 	s.db = nil
+	s.mu.Unlock()
+	if db == nil {
+		return nil
+	}
+	s.users.Wait()
 	return db.Close()
 }

@@ -1,0 +1,160 @@
+package log
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+
+	"github.com/prometheus/prometheus/model/labels"
+)
+
+type jsonEvent struct {
+	Seq        Seq             `json:"seq"`
+	ID         string          `json:"id"`
+	Kind       string          `json:"kind"`
+	LogTime    int64           `json:"log_time_ms"`
+	WallTime   int64           `json:"wall_time_ms"`
+	Prev       string          `json:"prev"`
+	Reason     string          `json:"reason,omitempty"`
+	Time       *int64          `json:"time_ms,omitempty"`
+	Experiment *string         `json:"experiment,omitempty"`
+	Plan       json.RawMessage `json:"plan,omitempty"`
+	Hash       string          `json:"hash,omitempty"`
+	Defs       []jsonDef       `json:"defs,omitempty"`
+	Series     []jsonSeries    `json:"series,omitempty"`
+	Exemplars  []jsonExemplar  `json:"exemplars,omitempty"`
+	Histograms []jsonHistogram `json:"histograms,omitempty"`
+	Metadata   []jsonMetadata  `json:"metadata,omitempty"`
+}
+
+type jsonDef struct {
+	Ref    SeriesRef     `json:"ref"`
+	Labels labels.Labels `json:"labels"`
+}
+
+type jsonSeries struct {
+	Ref     SeriesRef      `json:"ref"`
+	Labels  *labels.Labels `json:"labels,omitempty"`
+	Samples []jsonSample   `json:"samples"`
+}
+
+// jsonSample is [time in ms, value] or [time in ms, value, start time in ms].
+type jsonSample struct {
+	time, start int64
+	value       float64
+}
+
+// MarshalJSON implements json.Marshaler.
+func (s jsonSample) MarshalJSON() ([]byte, error) {
+	b := strconv.AppendInt([]byte{'['}, s.time, 10)
+	b = appendJSONFloat(append(b, ','), s.value)
+	if s.start != 0 {
+		b = strconv.AppendInt(append(b, ','), s.start, 10)
+	}
+	return append(b, ']'), nil
+}
+
+// appendJSONFloat writes what JSON cannot hold as a string; a NaN with its bits, as the stale marker is one.
+func appendJSONFloat(b []byte, v float64) []byte {
+	switch {
+	case math.IsNaN(v):
+		return fmt.Appendf(b, `"NaN(0x%016x)"`, math.Float64bits(v))
+	case math.IsInf(v, 0):
+		return fmt.Appendf(b, `"%+g"`, v)
+	default:
+		return strconv.AppendFloat(b, v, 'g', -1, 64)
+	}
+}
+
+type jsonExemplar struct {
+	Ref    SeriesRef     `json:"ref"`
+	Sample jsonSample    `json:"sample"`
+	Labels labels.Labels `json:"labels"`
+}
+
+type jsonHistogram struct {
+	Ref   SeriesRef `json:"ref"`
+	Time  int64     `json:"time_ms"`
+	Proto []byte    `json:"proto"`
+}
+
+type jsonMetadata struct {
+	Family string `json:"family"`
+	Type   string `json:"type"`
+	Help   string `json:"help"`
+	Unit   string `json:"unit"`
+}
+
+// DumpJSON writes an event as one line of JSON. lookup gives the labels of a series that the event does not define itself;
+// it may be nil.
+func DumpJSON(w io.Writer, e *Event, lookup func(SeriesRef) (labels.Labels, bool)) error {
+	j := jsonEvent{
+		Seq: e.Seq, ID: e.ID.String(), Kind: e.Body.Kind().String(), LogTime: e.LogTime, WallTime: e.WallTime,
+		Prev: hex.EncodeToString(e.Prev[:]),
+	}
+	switch b := e.Body.(type) {
+	case *Start:
+		j.Reason = "process"
+		if b.Reason == StartResume {
+			j.Reason = "resume"
+		}
+	case *Watermark:
+		j.Time = &b.Time
+		if b.Scoped {
+			j.Experiment = &b.Experiment
+		}
+	case *Plan:
+		j.Plan = json.RawMessage(b.Spec)
+		if !json.Valid(b.Spec) {
+			j.Plan, _ = json.Marshal(string(b.Spec))
+		}
+	case *Write:
+		j.write(b, lookup)
+	}
+	line, err := json.Marshal(&j)
+	if err != nil {
+		return fmt.Errorf("dump sequence %d: %w", e.Seq, err)
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
+}
+
+func (j *jsonEvent) write(w *Write, lookup func(SeriesRef) (labels.Labels, bool)) {
+	j.Hash = hex.EncodeToString(w.Hash[:])
+	own := make(map[SeriesRef]labels.Labels, len(w.Defs))
+	for _, d := range w.Defs {
+		own[d.Ref] = d.Labels
+		j.Defs = append(j.Defs, jsonDef(d))
+	}
+	var begin uint32
+	for i, end := range w.Ends {
+		s := jsonSeries{Ref: w.Refs[i]}
+		if ls, ok := own[s.Ref]; ok {
+			s.Labels = &ls
+		} else if lookup != nil {
+			if ls, ok := lookup(s.Ref); ok {
+				s.Labels = &ls
+			}
+		}
+		for ; begin < end; begin++ {
+			sample := jsonSample{time: w.Times[begin], value: w.Values[begin]}
+			if w.Starts != nil {
+				sample.start = w.Starts[begin]
+			}
+			s.Samples = append(s.Samples, sample)
+		}
+		j.Series = append(j.Series, s)
+	}
+	for _, e := range w.Exemplars {
+		j.Exemplars = append(j.Exemplars, jsonExemplar{Ref: e.Ref, Sample: jsonSample{time: e.Time, value: e.Value}, Labels: e.Labels})
+	}
+	for _, h := range w.Histograms {
+		j.Histograms = append(j.Histograms, jsonHistogram(h))
+	}
+	for _, m := range w.Metadata {
+		j.Metadata = append(j.Metadata, jsonMetadata(m))
+	}
+}
