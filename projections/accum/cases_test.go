@@ -66,7 +66,10 @@ func expect(t *testing.T, windows map[string]Window, es ...expectation) {
 }
 
 func same(a, b float64) bool {
-	return a == b || math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= 1e-12*max(math.Abs(a), math.Abs(b))
+	if !isFinite(a) || !isFinite(b) {
+		return a == b || math.IsNaN(a) && math.IsNaN(b)
+	}
+	return math.Abs(a-b) <= 1e-12*max(math.Abs(a), math.Abs(b))
 }
 
 // A stale marker is not a value, and it ends the series for instant selectors until the next sample.
@@ -266,6 +269,45 @@ func TestInstantOverStraddlingColumns(t *testing.T) {
 	)
 }
 
+// A sample at the very end of a column pane's bucket is behind it: that bucket owns [start, end).
+func TestSampleAtEndOfColumns(t *testing.T) {
+	cols := []ColumnPane{{End: 60_000, Columns: foldColumns([]int64{10_000, 20_000}, []float64{1, 2})}}
+	w := Window{T: []int64{60_000}, V: []float64{5}, Cols: cols}
+	expect(t, map[string]Window{"mixed": w},
+		expectation{f: First, end: 60_000, want: 1},
+		expectation{f: Last, end: 60_000, want: 5},
+		expectation{f: Idelta, end: 60_000, want: 3},
+		expectation{f: Instant, end: 60_000, want: 5},
+	)
+}
+
+// TestExtrapolationThreshold: samples 10 s apart whose distance from either edge of the range is on both sides of 11 s,
+// and exactly that. The first value is too great for the zero limit to matter.
+func TestExtrapolationThreshold(t *testing.T) {
+	o := newOracle(t)
+	ts, vs := []int64{0, 10_000, 20_000}, []float64{1000, 1001, 1002}
+	var eval Evaluator
+	results := map[float64]bool{}
+	for _, toStart := range []int64{10_999, 11_000, 11_001} {
+		for _, toEnd := range []int64{10_999, 11_000, 11_001} {
+			start, end := -toStart, 20_000+toEnd
+			for _, f := range []Func{Rate, Increase, Delta} {
+				want, _ := o.run(t, query{f: f}.expr(end-start), ts, vs, end, end, 1000)
+				for name, w := range shapes(t, ts, vs, start, 5_000, end) {
+					got, ok, err := eval.Eval(f, &w, start, end, 0)
+					if !ok || err != nil || got != want[end] {
+						t.Errorf("%s: %s %d and %d ms from the edges: %v, %v, %v, want %v", name, f, toStart, toEnd, got, ok, err, want[end])
+					}
+				}
+				results[want[end]] = true
+			}
+		}
+	}
+	if len(results) < 8 {
+		t.Errorf("the threshold did not matter: %v", results)
+	}
+}
+
 // TestHugeValues: where the order of additions decides an overflow, columns say so or know it; they never guess.
 func TestHugeValues(t *testing.T) {
 	const big = math.MaxFloat64
@@ -294,6 +336,9 @@ func TestHugeValues(t *testing.T) {
 		{[]float64{big}, []float64{1e290, -big}, 1e290, nil},
 		{[]float64{big}, []float64{1e300, -big}, math.Inf(1), nil},
 		{[]float64{-big}, []float64{-1e300, big}, math.Inf(-1), nil},
+		{[]float64{big}, []float64{1e300, -1e300}, math.Inf(1), nil},
+		{[]float64{big}, []float64{1e270, -1e270}, big, nil},
+		{[]float64{big, big, -big, -big}, []float64{big, -big}, math.Inf(1), nil},
 		{nil, []float64{-big, -big, math.Inf(1)}, math.NaN(), nil},
 		{nil, []float64{-big, -big, math.Inf(-1)}, math.Inf(-1), nil},
 		{nil, []float64{big, big, -big, -big, -big, -big, -big}, 0, ErrNeedsSamples},

@@ -33,14 +33,12 @@ func (c *Cursor) Cut(start, end int64) Window {
 	for c.lo < len(w.T) && w.T[c.lo] <= start {
 		c.lo++
 	}
-	c.hi = max(c.hi, c.lo)
 	for c.hi < len(w.T) && w.T[c.hi] <= end {
 		c.hi++
 	}
 	for c.colLo < len(w.Cols) && w.Cols[c.colLo].End <= start {
 		c.colLo++
 	}
-	c.colHi = max(c.colHi, c.colLo)
 	for c.colHi < len(w.Cols) && w.Cols[c.colHi].End <= end {
 		c.colHi++
 	}

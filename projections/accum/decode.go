@@ -127,7 +127,7 @@ func (r *reader) columns(end int64) *Columns {
 	if flags&flagMarker != 0 {
 		c.HasMarker, c.Marker = true, r.time(end)
 	}
-	c.Count = r.counter(math.MaxInt64)
+	c.Count = r.counter(0, math.MaxInt64)
 	if r.err != nil || c.Count == 0 {
 		if flags&^flagMarker != 0 {
 			r.fail("columns of no sample")
@@ -152,10 +152,10 @@ func (r *reader) columns(end int64) *Columns {
 		c.Comp = r.scalar()
 	}
 	if flags&flagResets != 0 {
-		c.Resets, c.Correction = r.counter(c.Count-1), r.scalar()
+		c.Resets, c.Correction = r.counter(1, c.Count-1), r.scalar()
 	}
 	if flags&flagChanges != 0 {
-		c.Changes = r.counter(c.Count - 1)
+		c.Changes = r.counter(1, c.Count-1)
 	}
 	if flags&flagWide != 0 {
 		c.Wide = &Wide{Sum: r.scalar(), Comp: r.scalar(), Low: r.scalar(), High: r.scalar()}
@@ -244,11 +244,13 @@ func (r *reader) varint() int64 {
 	return int64(u>>1) ^ -int64(u&1)
 }
 
-// counter reads a count of at most limit.
-func (r *reader) counter(limit int64) int64 {
+// counter reads a count from least to most, which is not negative.
+func (r *reader) counter(least, most int64) int64 {
 	u := r.uvarint()
-	if u > uint64(limit) {
+	if r.err == nil && (u < uint64(least) || u > uint64(most)) {
 		r.fail("count out of range")
+	}
+	if r.err != nil {
 		return 0
 	}
 	return int64(u)

@@ -12,8 +12,8 @@
 // Invariants:
 //
 //	A1  Times within a pane, and within a window, increase strictly.
-//	A2  Any cut of the samples into panes gives the same answer as the samples uncut: merging is in time order, the gap
-//	    between two panes is bridged, nothing is carried from pane to pane.
+//	A2  Any cut of the samples into panes gives the answer of the samples uncut, or an error: merging is in time order,
+//	    the gap between two panes is bridged, nothing is carried from pane to pane.
 //	A3  A stale marker is never aggregated. It only decides Instant and Timestamp, when it is the newest in the window.
 //	A4  Decoding what was encoded gives the same pane bit for bit, and the same samples always give the same bytes.
 //	A5  Decoding never reads beyond its input and never allocates by a length that the input does not bear out.

@@ -68,6 +68,7 @@ func foldColumns(ts []int64, vs []float64) *Columns {
 		c.Sum, c.Comp = kahansum.Inc(v, c.Sum, c.Comp)
 		magnitude = max(magnitude, finiteMagnitude(v), finiteMagnitude(c.Sum))
 	}
+	c.Sum, c.Comp = plainNaN(c.Sum, c.Comp)
 	if magnitude > wideLimit {
 		c.Wide = foldWide(vs)
 	}
@@ -94,7 +95,17 @@ func foldWide(vs []float64) *Wide {
 			w.Low, w.High = min(w.Low, w.Sum), max(w.High, w.Sum)
 		}
 	}
+	w.Sum, w.Comp = plainNaN(w.Sum, w.Comp)
 	return w
+}
+
+// plainNaN takes the payload from a sum that is NaN. Which of two NaNs an addition keeps is up to the compiler, and equal
+// samples must give equal bytes (A4).
+func plainNaN(sum, comp float64) (float64, float64) {
+	if math.IsNaN(sum) {
+		return math.NaN(), 0
+	}
+	return sum, comp
 }
 
 // compareValues is a total order in which NaN comes first and −0 before +0, so that equal multisets sort to equal bits (A4).

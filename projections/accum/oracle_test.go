@@ -291,7 +291,7 @@ func check(q query, ts []int64, vs []float64, start, end int64, got float64, ok 
 	if got == want || math.IsNaN(got) && math.IsNaN(want) {
 		return nil
 	}
-	if exactly {
+	if exactly || !isFinite(got) || !isFinite(want) {
 		return fmt.Errorf("%v, want exactly %v", got, want)
 	}
 	// Scaled, so that neither the difference nor the sum of terms overflows.

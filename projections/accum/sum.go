@@ -134,25 +134,33 @@ func (d *data) avg(count int64) float64 {
 	return (a.sum/n + a.comp/n) / wideScale
 }
 
+// min is min_over_time: in time order, so that of equal values the first stays, and NaN only if there is nothing else.
 func (d *data) min() float64 {
-	return d.extreme(lesser, func(c *Columns) float64 { return c.Min })
-}
-
-func (d *data) max() float64 {
-	return d.extreme(greater, func(c *Columns) float64 { return c.Max })
-}
-
-// extreme folds the values in time order by step, which keeps the first of equal values and drops NaN for anything else.
-func (d *data) extreme(step func(acc, v float64) float64, of func(*Columns) float64) float64 {
 	acc := math.NaN()
 	k := walk{d: d}
 	for s, ok := k.next(); ok; s, ok = k.next() {
 		if s.columns != nil {
-			acc = step(acc, of(s.columns))
+			acc = lesser(acc, s.columns.Min)
 			continue
 		}
 		for _, v := range s.v {
-			acc = step(acc, v)
+			acc = lesser(acc, v)
+		}
+	}
+	return acc
+}
+
+// max is max_over_time.
+func (d *data) max() float64 {
+	acc := math.NaN()
+	k := walk{d: d}
+	for s, ok := k.next(); ok; s, ok = k.next() {
+		if s.columns != nil {
+			acc = greater(acc, s.columns.Max)
+			continue
+		}
+		for _, v := range s.v {
+			acc = greater(acc, v)
 		}
 	}
 	return acc

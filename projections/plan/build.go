@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -92,9 +91,10 @@ func newBuilder(c *Config, set *ruleSet) *builder {
 		streams:   make(map[StreamID]Stream),
 	}
 	for i := range set.rules {
-		r := &set.rules[i]
-		b.names[r.record] = "a recorded series"
-		b.recorded[r.record] = place(r.file, r.line)
+		if r := &set.rules[i]; len(r.invalid) == 0 {
+			b.names[r.record] = "a recorded series"
+			b.recorded[r.record] = place(r.file, r.line)
+		}
 	}
 	for i := range c.Materializations {
 		b.names[c.Materializations[i].Name] = "a materialization"
@@ -120,6 +120,9 @@ func (b *builder) resolve(f *Finding, m Materialization, grid Stream) {
 		return
 	}
 	expr, leaves, reason := b.parse(f.Expr)
+	if m.EveryMillis < MinPaneMillis { // an entry's every has been checked
+		reason = fmt.Sprintf("it is evaluated every %s, at least %s", millis(m.EveryMillis), millis(MinPaneMillis))
+	}
 	if reason != "" {
 		f.Reasons = []string{reason}
 		return
@@ -220,11 +223,6 @@ func (b *builder) unanswerable(l *Leaf, retention int64) string {
 	if l.ReachMillis > retention {
 		return fmt.Sprintf("it reads samples of the last %s, and panes are kept for %s", millis(l.ReachMillis), millis(retention))
 	}
-	for _, m := range l.Selector.LabelMatchers {
-		if !utf8.ValidString(m.Value) {
-			return "a matcher that is not UTF-8 matches nothing"
-		}
-	}
 	if name := b.readsName(l.Selector.LabelMatchers); name != "" {
 		return fmt.Sprintf("it reads %s, %s, and panes are made from written series only", name, b.names[name])
 	}
@@ -285,9 +283,8 @@ func (b *builder) pane(l *Leaf, every int64) (pane, panes int64, err error) {
 	}
 	edges := gcd(grid, max(offset, -offset))
 	pane = gcd(edges, l.RangeMillis)
-	if l.Instant && (edges >= MinPaneMillis && edges <= l.RangeMillis || pane < MinPaneMillis || l.RangeMillis/pane > MaxPanes) {
-		// A lookback need not be a whole number of panes.
-		pane = edges
+	if l.Instant {
+		pane = instantPane(edges, l.RangeMillis)
 	}
 	parts := fmt.Sprintf("%s %s and range %s", what, millis(grid), millis(l.RangeMillis))
 	if offset != 0 {
@@ -304,6 +301,18 @@ func (b *builder) pane(l *Leaf, every int64) (pane, panes int64, err error) {
 		return 0, 0, fmt.Errorf("%s have %d panes of %s to a window, at most %d", parts, panes, millis(pane), MaxPanes)
 	}
 	return pane, panes, nil
+}
+
+// instantPane returns the width of the panes for an instant selector that is evaluated at the multiples of edges. Its lookback
+// need not be a whole number of panes, because the time of the newest sample decides. A pane no longer than the lookback
+// is therefore as wide as the evaluation times allow; where these are further apart, dividing the lookback spares the open
+// panes the samples that no evaluation reads.
+func instantPane(edges, lookback int64) int64 {
+	divisor := gcd(edges, lookback)
+	if edges >= MinPaneMillis && edges <= lookback || divisor < MinPaneMillis || lookback/divisor > MaxPanes {
+		return edges
+	}
+	return divisor
 }
 
 // keep adds a materialization with its streams. A stream that is there already keeps the longest retention.

@@ -14,9 +14,15 @@ import (
 // decodeStrict decodes one YAML document into v: unknown fields, repeated fields and further documents are errors. It
 // returns the document's tree, nil for an empty one.
 func decodeStrict(text []byte, file string, v any) (*yaml.Node, error) {
-	root, err := document(text)
-	if err != nil {
+	root, more, err := document(text)
+	switch {
+	case err != nil:
 		return nil, &ConfigError{File: file, Msg: err.Error()}
+	case more:
+		return nil, &ConfigError{File: file, Msg: "something follows the first YAML document"}
+	}
+	if err := noNullElements(root, file); err != nil {
+		return nil, err
 	}
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
@@ -36,24 +42,18 @@ func decodeStrict(text []byte, file string, v any) (*yaml.Node, error) {
 	}
 }
 
-// document returns the tree of the only document of a text, nil if the text is empty.
-func document(text []byte) (*yaml.Node, error) {
-	var root, second yaml.Node
+// document returns the tree of the first document of a text, nil if the text is empty, and whether more follows it.
+func document(text []byte) (root *yaml.Node, more bool, err error) {
+	root = new(yaml.Node)
 	d := yaml.NewDecoder(bytes.NewReader(text))
-	switch err := d.Decode(&root); {
+	switch err := d.Decode(root); {
 	case errors.Is(err, io.EOF):
-		return nil, nil
+		return nil, false, nil
 	case err != nil:
-		return nil, err
+		return nil, false, err
 	}
-	switch err := d.Decode(&second); {
-	case errors.Is(err, io.EOF):
-		return &root, nil
-	case err != nil:
-		return nil, err
-	default:
-		return nil, fmt.Errorf("line %d: a second document; one is read", second.Line)
-	}
+	var second yaml.Node
+	return root, !errors.Is(d.Decode(&second), io.EOF), nil
 }
 
 // scalar hands a scalar's text to parse. Errors carry line and column, from which typeError finds the field.
@@ -72,6 +72,7 @@ func scalar(n *yaml.Node, parse func(string) error) error {
 // of a Go type.
 func typeError(root *yaml.Node, file, msg string) *ConfigError {
 	e := &ConfigError{File: file, Msg: msg}
+	defer func() { e.Field, e.Msg = shorten(e.Field), shorten(e.Msg) }() // they repeat what the file holds
 	pos, what, ok := strings.Cut(strings.TrimPrefix(msg, "line "), ": ")
 	if !ok {
 		return e
@@ -85,7 +86,7 @@ func typeError(root *yaml.Node, file, msg string) *ConfigError {
 	if exact {
 		column, err := strconv.Atoi(c)
 		if err == nil {
-			e.Field = fieldAt(root, line, column)
+			e.Field = fieldAt(root, line, func(n *yaml.Node) bool { return n.Column == column })
 		}
 		return e
 	}
@@ -94,7 +95,8 @@ func typeError(root *yaml.Node, file, msg string) *ConfigError {
 	case strings.HasPrefix(what, "field ") && strings.HasSuffix(what, " not found"):
 		e.Msg = "unknown " + strings.TrimSuffix(what, " not found")
 	case strings.HasPrefix(what, "cannot unmarshal "):
-		e.Field = fieldAt(root, line, 0)
+		tag, _, _ := strings.Cut(strings.TrimPrefix(what, "cannot unmarshal "), " ")
+		e.Field = fieldAt(root, line, func(n *yaml.Node) bool { return n.ShortTag() == tag })
 		e.Msg = strings.Replace(what, "cannot unmarshal ", "cannot read ", 1)
 		// The decoder ends with the Go type, which says little to who wrote the file.
 		if i := strings.LastIndex(e.Msg, " into "); i >= 0 {
@@ -120,12 +122,22 @@ func goKind(t string) string {
 	}
 }
 
-// fieldAt returns the field whose value starts at a line and column. Column 0 stands for "the only one on that line";
-// the result is empty if there are none or several.
-func fieldAt(root *yaml.Node, line, column int) string {
+// noNullElements refuses empty elements of lists: the decoder would drop them without a word.
+func noNullElements(root *yaml.Node, file string) error {
+	var errs []error
+	eachField(root, "", func(field string, value *yaml.Node) {
+		if strings.HasSuffix(field, "]") && value.ShortTag() == "!!null" {
+			errs = append(errs, &ConfigError{File: file, Line: value.Line, Field: field, Msg: "empty"})
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// fieldAt returns the field whose value starts on a line and is the one that is meant, empty if none or several are.
+func fieldAt(root *yaml.Node, line int, meant func(*yaml.Node) bool) string {
 	var found []string
 	eachField(root, "", func(field string, value *yaml.Node) {
-		if value.Line == line && (value.Column == column || column == 0) {
+		if value.Line == line && !strings.HasPrefix(field, "[") && meant(value) {
 			found = append(found, field)
 		}
 	})

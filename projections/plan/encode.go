@@ -215,11 +215,12 @@ func (m *Materialization) validate(ids []StreamID) error {
 			return err
 		}
 	}
-	for i, id := range m.Streams {
+	reads := slices.Sorted(slices.Values(m.Streams))
+	for i, id := range reads {
 		if _, ok := slices.BinarySearch(ids, id); !ok {
 			return fmt.Errorf("stream %s is not in the plan", id)
 		}
-		if slices.Contains(m.Streams[:i], id) { // at most MaxLeaves
+		if i > 0 && id == reads[i-1] {
 			return fmt.Errorf("stream %s is there twice", id)
 		}
 	}

@@ -18,7 +18,7 @@ type Report struct {
 
 // Finding is one entry or one recording rule.
 type Finding struct {
-	File  string // relative to the configuration's directory where that is possible
+	File  string // as the configuration was given; a rule file, relative to it where that is possible
 	Line  int    // 0 if unknown
 	Group string // of a rule
 	Name  string // of the entry, or what the rule records
@@ -94,7 +94,11 @@ func (f *Finding) write(b *strings.Builder) {
 	if f.Group != "" {
 		fmt.Fprintf(b, "group %q: ", f.Group)
 	}
-	fmt.Fprintf(b, "%s every %s\n", f.Name, millis(f.Every))
+	name := f.Name
+	if name == "" {
+		name = "(no name)" // of an invalid rule
+	}
+	fmt.Fprintf(b, "%s every %s\n", name, millis(f.Every))
 	for _, l := range f.Leaves {
 		fmt.Fprintf(b, "    %s: stream %s, %s of %s", shorten(l.Expr), l.Stream, count(l.PanesPerWindow, "pane"), millis(l.PaneMillis))
 		if l.Shared > 1 {

@@ -44,7 +44,7 @@ func loadRules(c *Config) (*ruleSet, error) {
 		at := []any{"rule_files", i}
 		full := pattern
 		if !filepath.IsAbs(full) {
-			full = filepath.Join(c.Dir, pattern)
+			full = filepath.Join(quoteMeta(c.Dir), pattern)
 		}
 		matches, err := filepath.Glob(full)
 		switch {
@@ -52,7 +52,7 @@ func loadRules(c *Config) (*ruleSet, error) {
 			p.add(at, "empty")
 		case err != nil:
 			p.add(at, "%q is not a pattern of file names", pattern)
-		case len(matches) == 0 && !strings.ContainsAny(pattern, `*?[\`):
+		case len(matches) == 0 && !strings.ContainsAny(pattern, globMeta):
 			p.add(at, "%s: no such file", pattern)
 		case len(matches) == 0:
 			set.notes = append(set.notes, fmt.Sprintf("no file matches %s", pattern))
@@ -90,9 +90,12 @@ func (set *ruleSet) read(path string, c *Config) error {
 	if err != nil {
 		return &ConfigError{File: file, Msg: err.Error()}
 	}
-	root, err := document(text)
-	if err != nil {
+	root, more, err := document(text)
+	switch {
+	case err != nil:
 		return &ConfigError{File: file, Msg: err.Error()}
+	case more: // as in Prometheus
+		set.notes = append(set.notes, file+": only the first YAML document is read")
 	}
 	groups, errs := rulefmt.Parse(text, false, model.UTF8Validation, NewParser(), slog.New(slog.DiscardHandler))
 	type key struct {
@@ -101,24 +104,29 @@ func (set *ruleSet) read(path string, c *Config) error {
 	}
 	invalid := make(map[key][]string)
 	var fatal []error
+	add := func(e *ConfigError) {
+		// The file is decoded twice, and some faults are found twice.
+		if !slices.ContainsFunc(fatal, func(f error) bool { return f.Error() == e.Error() }) {
+			fatal = append(fatal, e)
+		}
+	}
 	for _, err := range errs {
 		var re *rulefmt.Error
 		var te *yaml.TypeError
 		switch {
 		case errors.As(err, &re):
-			invalid[key{re.Group, re.Rule}] = append(invalid[key{re.Group, re.Rule}], shorten(re.Err.Error()))
+			k := key{re.Group, re.Rule}
+			invalid[k] = append(invalid[k], shorten(errors.Unwrap(&re.Err).Error())) // without its position: the report has it
 		case errors.As(err, &te):
 			for _, msg := range te.Errors {
-				fatal = append(fatal, typeError(root, file, msg))
+				add(typeError(root, file, msg))
 			}
 		default:
-			fatal = append(fatal, &ConfigError{File: file, Msg: err.Error()})
+			add(&ConfigError{File: file, Msg: strings.TrimPrefix(err.Error(), "0:0: ")})
 		}
 	}
 	if len(fatal) > 0 {
-		// The decoder reads the file twice, and finds some faults twice.
-		slices.SortFunc(fatal, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-		return errors.Join(slices.CompactFunc(fatal, func(a, b error) bool { return a.Error() == b.Error() })...)
+		return errors.Join(fatal...)
 	}
 	for gi, g := range groups.Groups {
 		every := g.Interval.Milliseconds()
@@ -147,6 +155,21 @@ func (set *ruleSet) read(path string, c *Config) error {
 		}
 	}
 	return nil
+}
+
+// globMeta are the characters that have a meaning in a pattern of file names.
+const globMeta = `*?[\`
+
+// quoteMeta makes a pattern that matches one path: a directory may have any name.
+func quoteMeta(path string) string {
+	var b strings.Builder
+	for i := range len(path) {
+		if strings.IndexByte(globMeta, path[i]) >= 0 {
+			b.WriteByte('\\')
+		}
+		b.WriteByte(path[i])
+	}
+	return b.String()
 }
 
 // shown returns a path as it is printed: relative to dir if it lies below it.

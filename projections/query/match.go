@@ -29,7 +29,9 @@ func newIndex(p *plan.Plan) (*index, error) {
 		return x, nil
 	}
 	for _, m := range p.Materializations {
-		x.names[m.Name] = "a materialization"
+		if m.Name != "" {
+			x.names[m.Name] = "a materialization"
+		}
 		if m.Record != "" {
 			x.names[m.Record] = "a recording rule"
 		}
