@@ -30,7 +30,7 @@ func (s sourceFunc) Read(ctx context.Context, reqs []query.Request) (*query.Snap
 }
 
 // model holds n series of m over ten minutes, everything closed, in panes of a minute.
-func model(t *testing.T, n int) *querytest.Model {
+func model(t testing.TB, n int) *querytest.Model {
 	t.Helper()
 	p := &plan.Plan{Format: 1, Streams: []plan.Stream{{
 		ID: 7, Matchers: []plan.Matcher{{Type: "=", Name: "__name__", Value: "m"}}, PaneMillis: 60_000, Closed: plan.Right, Late: plan.Correct,
