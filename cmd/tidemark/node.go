@@ -104,7 +104,7 @@ func (n *node) openViews() error {
 		return err
 	}
 	err := n.restoreViews()
-	if errors.Is(err, bucket.ErrDamaged) || errors.Is(err, pane.ErrCorruptState) {
+	if bucket.Damaged(err) || errors.Is(err, pane.ErrCorruptState) {
 		// Nothing is lost: the log has it all.
 		n.logger.Warn("The views are damaged; they are discarded and folded again from the log", "err", err)
 		if err := bucket.Discard(n.viewsPath(), bucket.Options{}); err != nil {

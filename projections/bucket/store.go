@@ -36,6 +36,11 @@ var ErrVersion = errors.New("bucket: the views have another format; delete them 
 // that, because the views are not written for it. Discard them and fold again.
 var ErrDamaged = errors.New("bucket: the views are damaged")
 
+// Damaged says whether an error means that the bytes of the views are not what was written.
+func Damaged(err error) bool {
+	return errors.Is(err, ErrDamaged) || errors.Is(err, ErrCorruptPiece) || errors.Is(err, fs.ErrNotExist) || pebble.IsCorruptionError(err)
+}
+
 // Options of a Store. The zero value is usable.
 type Options struct {
 	FS         vfs.FS       // default vfs.Default
@@ -71,7 +76,7 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 		Logger:             &storeLogger{store: s, logger: opts.Logger},
 	}
 	db, err := pebble.Open(dir, po)
-	if errors.Is(err, fs.ErrNotExist) || pebble.IsCorruptionError(err) {
+	if Damaged(err) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, dir, err)
 	}
 	if err != nil {
@@ -79,6 +84,9 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 	}
 	s.db = db
 	if err := s.checkMeta(identity); err != nil {
+		if Damaged(err) {
+			err = fmt.Errorf("%w: %s: %w", ErrDamaged, dir, err)
+		}
 		return nil, errors.Join(err, db.Close())
 	}
 	return s, nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	commonmodel "github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 
@@ -78,7 +79,7 @@ func TestQ1_OneRead(t *testing.T) {
 	for i, r := range got[0] {
 		var ms []string
 		for _, m := range r.Matchers {
-			if m.Name == labels.MetricName {
+			if m.Name == commonmodel.MetricNameLabel {
 				ms = append(ms, m.Value)
 			} else {
 				ms = append(ms, m.String())
