@@ -51,7 +51,11 @@ type poisonError struct{ err error }
 // The store is opened for reading first: when the log turns out to be short or damaged, it must not have been "recovered",
 // so that whoever took a file away can put it back.
 func Open(dir string, opts Options) (*Log, error) {
-	opts = opts.withDefaults()
+	l, err := open(dir, opts.withDefaults())
+	return l, oneLine(err)
+}
+
+func open(dir string, opts Options) (*Log, error) {
 	fs := opts.FS
 	exists, _, err := inspect(fs, dir)
 	if err != nil {
@@ -112,7 +116,11 @@ func probe(dir string, opts Options, note headNote) error {
 
 // OpenReadOnly opens an existing log for the offline tools. It takes the lock and changes nothing.
 func OpenReadOnly(dir string, opts Options) (*Log, error) {
-	opts = opts.withDefaults()
+	l, err := openReadOnly(dir, opts.withDefaults())
+	return l, oneLine(err)
+}
+
+func openReadOnly(dir string, opts Options) (*Log, error) {
 	exists, note, err := inspect(opts.FS, dir)
 	if err != nil {
 		return nil, err

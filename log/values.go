@@ -97,6 +97,7 @@ func (p *valuePlan) scale(values []float64) (exceptions int) {
 
 // uniform returns the bytes of uniform mode without and with deltas within runs.
 func (p *valuePlan) uniform(ends []uint32) (plain, delta int) {
+	plain = 1 // the number of exceptions
 	var begin uint32
 	gap := 0
 	for _, end := range ends {
