@@ -20,6 +20,7 @@ const (
 
 	keyMeta       = 'm'
 	keyCheckpoint = 'c'
+	keyRecent     = 'h'
 	keyPiece      = 'p'
 
 	defaultCacheBytes    = 64 << 20
@@ -129,6 +130,17 @@ type Checkpoint struct {
 	Seq    uint64 // of the last event that State and Tables reflect
 	State  []byte
 	Tables []*Table // what was closed since the last checkpoint that was committed, oldest first
+
+	Recent     []Recent // writes and starts up to Seq that no checkpoint holds yet, in any order
+	KeepRecent uint64   // those before this sequence are dropped
+}
+
+// Recent is what is kept of a write or start event, to find writes that come again.
+type Recent struct {
+	Seq     uint64
+	LogTime int64 // ms
+	Start   bool
+	Hash    [16]byte // of a write's content
 }
 
 // Commit writes a checkpoint (P3). It is durable after the next Flush.
@@ -151,6 +163,9 @@ func (s *Store) Commit(c Checkpoint) error {
 			return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 		}
 	}
+	if err := setRecent(b, c.Recent, c.KeepRecent); err != nil {
+		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
+	}
 	v := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(c.State)), c.Seq)
 	if err := b.Set([]byte{keyCheckpoint, byte(c.Shard)}, append(v, c.State...), nil); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
@@ -159,6 +174,54 @@ func (s *Store) Commit(c Checkpoint) error {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
 	return s.err()
+}
+
+func recentKey(seq uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{keyRecent}, seq)
+}
+
+func setRecent(b *pebble.Batch, add []Recent, keep uint64) error {
+	if keep > 0 {
+		if err := b.DeleteRange(recentKey(0), recentKey(keep), nil); err != nil {
+			return err
+		}
+	}
+	for i := range add {
+		v := binary.BigEndian.AppendUint64(nil, uint64(add[i].LogTime))
+		if !add[i].Start {
+			v = append(v, add[i].Hash[:]...)
+		}
+		if err := b.Set(recentKey(add[i].Seq), v, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Recent returns the writes and starts that are kept, up to a sequence, in their order.
+func (s *Store) Recent(upTo uint64) ([]Recent, error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: recentKey(0), UpperBound: recentKey(upTo + 1)})
+	if err != nil {
+		return nil, fmt.Errorf("bucket: read recent writes: %w", err)
+	}
+	defer it.Close()
+	var out []Recent
+	for it.First(); it.Valid(); it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return nil, fmt.Errorf("bucket: read recent writes: %w", err)
+		}
+		if len(it.Key()) != 9 || len(v) != 8 && len(v) != 24 {
+			return nil, fmt.Errorf("%w: record of a recent write with %d bytes", ErrDamaged, len(v))
+		}
+		e := Recent{Seq: binary.BigEndian.Uint64(it.Key()[1:]), LogTime: int64(binary.BigEndian.Uint64(v)), Start: len(v) == 8}
+		copy(e.Hash[:], v[8:])
+		out = append(out, e)
+	}
+	if err := it.Error(); err != nil {
+		return nil, fmt.Errorf("bucket: read recent writes: %w", err)
+	}
+	return out, nil
 }
 
 // Flush makes everything committed before it durable.
