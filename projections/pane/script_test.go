@@ -2,6 +2,7 @@ package pane
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -343,8 +344,8 @@ func (s *script) show() string {
 		fmt.Fprintf(&sb, "stream {%s}/%d: frontier=%s proven=%s coverage=%s open=%d\n", strings.Join(sel, ","), st.width,
 			ms(frontier), ms(proven), ms(st.coverage), open)
 		for _, sh := range s.shards {
-			for name, t := range sh.experiments {
-				fmt.Fprintf(&sb, "  experiment %s: proven=%s\n", name, ms(t))
+			for _, name := range slices.Sorted(maps.Keys(sh.experiments)) {
+				fmt.Fprintf(&sb, "  experiment %s: proven=%s\n", name, ms(sh.experiments[name]))
 			}
 		}
 		fmt.Fprintf(&sb, "  routed=%d applied=%d duplicate=%d conflict=%d dropped=%d uncorrectable=%d corrected=%d stale=%d closed=%d\n",
