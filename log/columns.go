@@ -131,13 +131,13 @@ func appendTimes(dst []byte, ends []uint32, times []int64) []byte {
 	if len(ends) == len(times) {
 		return appendDeltas(dst, times)
 	}
-	var first int64
+	var first, step int64
 	var begin uint32
 	for _, end := range ends {
-		prev := first
-		for i := begin; i < end; i++ {
-			dst = binary.AppendVarint(dst, times[i]-prev)
-			prev = times[i]
+		dst = binary.AppendVarint(dst, times[begin]-first)
+		for i := begin + 1; i < end; i++ {
+			dst = binary.AppendVarint(dst, times[i]-times[i-1]-step)
+			step = times[i] - times[i-1]
 		}
 		first, begin = times[begin], end
 	}
@@ -260,15 +260,8 @@ func (d *decoder) runs(w *Write) {
 	}
 	w.Refs = make([]SeriesRef, runs)
 	w.Ends = make([]uint32, runs)
-	var ref SeriesRef
-	for i := range w.Refs {
-		next := ref + SeriesRef(d.uvarint())
-		if next <= ref {
-			d.fail("series out of order")
-			return
-		}
-		ref = next
-		w.Refs[i] = ref
+	if !d.refs(w.Refs) {
+		return
 	}
 	if samples == runs {
 		for i := range w.Ends {
@@ -298,6 +291,31 @@ func (d *decoder) runs(w *Write) {
 	w.Values = make([]float64, samples)
 }
 
+// refs is a loop of its own, as nearly all gaps are of one byte.
+func (d *decoder) refs(refs []SeriesRef) bool {
+	b := d.b
+	var ref SeriesRef
+	for i := range refs {
+		var gap uint64
+		n := 0
+		if len(b) > 0 && b[0] < 0x80 {
+			gap, n = uint64(b[0]), 1
+		} else {
+			gap, n = uvarint(b)
+		}
+		next := ref + SeriesRef(gap)
+		if n == 0 || next <= ref {
+			d.fail("series out of order")
+			return false
+		}
+		b = b[n:]
+		ref = next
+		refs[i] = ref
+	}
+	d.b = b
+	return true
+}
+
 func (d *decoder) times(w *Write) {
 	if d.reason != "" {
 		return
@@ -320,19 +338,20 @@ func (d *decoder) times(w *Write) {
 }
 
 func (d *decoder) runTimes(w *Write) {
-	var first int64
+	var first, step int64
 	var begin uint32
 	for _, end := range w.Ends {
-		prev := first
-		for i := begin; i < end; i++ {
-			t := prev + d.varint()
-			if i > begin && t < prev {
+		first += d.varint()
+		w.Times[begin] = first
+		for i := begin + 1; i < end; i++ {
+			step += d.varint()
+			w.Times[i] = w.Times[i-1] + step
+			if w.Times[i] < w.Times[i-1] {
 				d.fail("samples out of time order")
 				return
 			}
-			w.Times[i], prev = t, t
 		}
-		first, begin = w.Times[begin], end
+		begin = end
 	}
 }
 
@@ -341,8 +360,11 @@ func (d *decoder) deltas(column []int64) {
 	b := d.b
 	var prev int64
 	for i := range column {
-		u, n := uvarint(b)
-		if n == 0 {
+		var u uint64
+		n := 0
+		if len(b) > 0 && b[0] < 0x80 {
+			u, n = uint64(b[0]), 1
+		} else if u, n = uvarint(b); n == 0 {
 			d.fail("bad varint")
 			return
 		}
@@ -358,17 +380,23 @@ func (d *decoder) deltas(column []int64) {
 func uvarint(b []byte) (u uint64, n int) {
 	if len(b) >= 8 {
 		w := binary.LittleEndian.Uint64(b)
-		stop := ^w & 0x8080808080808080
-		if stop != 0 {
-			n = bits.TrailingZeros64(stop)/8 + 1
-			w &= ^uint64(0) >> (64 - 8*n)
-			w = w&0x007f007f007f007f | w&0x7f007f007f007f00>>1
-			w = w&0x00003fff00003fff | w&0x3fff00003fff0000>>2
-			return w&0x0fffffff | w&0x0fffffff00000000>>4, n
+		if stop := ^w & continuation; stop != 0 {
+			return unpack(w, stop), bits.TrailingZeros64(stop)/8 + 1
 		}
 	}
 	u, n = binary.Uvarint(b)
 	return u, max(n, 0)
+}
+
+// continuation has the bits that say that a varint goes on.
+const continuation = 0x8080808080808080
+
+// unpack takes the value of the varint at the beginning of w; stop has the bit that ends it lowest.
+func unpack(w, stop uint64) uint64 {
+	w &= stop ^ (stop - 1) // the bytes to the end, and the ending bit, which is 0
+	w = w&0x007f007f007f007f | w&0x7f007f007f007f00>>1
+	w = w&0x00003fff00003fff | w&0x3fff00003fff0000>>2
+	return w&0x0fffffff | w&0x0fffffff00000000>>4
 }
 
 func (d *decoder) exemplar(e *Exemplar) {
