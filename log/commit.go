@@ -96,6 +96,8 @@ func (l *Log) AppendAll(ctx context.Context, bodies ...Body) (Seq, error) {
 	case <-r.done:
 	case <-ctx.Done():
 		return 0, ctx.Err()
+	case <-l.poisonedCh:
+		return 0, l.Err() // the store may never answer
 	case <-l.runDone:
 		select {
 		case <-r.done:
@@ -311,14 +313,24 @@ func (c *committer) commit(b *unsynced) error {
 		r.last = c.seq
 	}
 	b.hash = c.hash
-	if err := l.store.db.ApplyNoSyncWait(b.batch, pebble.Sync); err != nil {
-		return err
-	}
-	if err := l.Err(); err != nil {
+	if err := l.apply(b.batch); err != nil {
 		return err
 	}
 	l.dict.applied(b.defined)
 	return nil
+}
+
+// apply hands a batch to the store, unless the log is poisoned: see storeGuard.
+func (l *Log) apply(batch *pebble.Batch) error {
+	l.guard.applying.Lock()
+	defer l.guard.applying.Unlock()
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if err := l.store.db.ApplyNoSyncWait(batch, pebble.Sync); err != nil {
+		return err
+	}
+	return l.Err()
 }
 
 // newID makes the ULID of an event. Its time is log time, so that IDs are in the order of the log.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -211,7 +210,7 @@ func TestAppend_Ends(t *testing.T) {
 func spoil(t *testing.T, fs vfs.FS, change func(*pebble.DB) error) {
 	t.Helper()
 	opts := Options{FS: fs}.withDefaults()
-	db, err := pebble.Open(testDir+"/store", pebbleOptions(opts, newPebbleLogger(opts.Logger)))
+	db, err := pebble.Open(testDir+"/store", pebbleOptions(opts, newStoreGuard(opts.Logger)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,16 +255,16 @@ func TestL2_VerifyNamesTheFirstDamage(t *testing.T) {
 			}
 			return errors.Join(db.Set(eventKey(12), v, pebble.Sync), c.Close())
 		}},
-		"other event with a right crc": {6, "predecessor", func(db *pebble.DB) error {
-			raw, err := AppendEvent(nil, &Event{Seq: 5, LogTime: math.MaxInt64, Body: &Tick{}})
-			if err != nil {
-				return err
-			}
+		"other event with a right crc": {6, "predecessor hash", func(db *pebble.DB) error {
 			e, err := r5(db)
 			if err != nil {
 				return err
 			}
-			raw = reseal(5, raw, func(raw []byte) { copy(raw[offPrev:], e.Prev[:]) })
+			e.WallTime++
+			raw, err := AppendEvent(nil, e)
+			if err != nil {
+				return err
+			}
 			return db.Set(eventKey(5), raw, pebble.Sync)
 		}},
 		"dictionary": {3, "series 3", func(db *pebble.DB) error { return db.Delete(seriesKey(3), pebble.Sync) }},
