@@ -382,3 +382,53 @@ func failOnce(t *testing.T, f *fault) bool {
 	checkImage(t, im)
 	return f.hit.Load()
 }
+
+// TestL4_FaultsWhileTheWALChanges fails the k-th operation on a WAL, or fsync of the store's directory, of a log that is
+// open and whose appends turn over the memtable. Pebble would panic at many of these places. The log is
+// poisoned instead, appends are refused, Run and Close return, and what was acknowledged is there.
+func TestL4_FaultsWhileTheWALChanges(t *testing.T) {
+	created := 0
+	match := func(op errorfs.Op) bool {
+		return isWrite(op) && (isWAL(op) || isSync(op) && path.Base(op.Path) == "store")
+	}
+	for k := int64(1); ; k++ {
+		var wals atomic.Int32
+		f := &fault{k: k, sticky: true, err: syscall.ENOSPC, match: func(op errorfs.Op) bool {
+			if isWAL(op) && (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite) {
+				wals.Add(1)
+			}
+			return match(op)
+		}}
+		f.cleared.Store(true)
+		mem := vfs.NewCrashableMem()
+		r := start(mustOpen(t, testDir, Options{FS: errorfs.Wrap(mem, f)}))
+		f.cleared.Store(false)
+		im := image{acked: map[Seq]Body{}, op: fmt.Sprintf("fault %d", k)}
+		var refusal error
+		for i := 0; i < 12 && refusal == nil; i++ {
+			body := &Plan{Spec: []byte(strings.Repeat(fmt.Sprintf("%04d", i), 35_000))}
+			var seq Seq
+			if seq, refusal = r.Append(context.Background(), body); refusal == nil {
+				im.acked[seq] = body
+			}
+		}
+		created = max(created, int(wals.Load()))
+		hit := f.hit.Load()
+		f.cleared.Store(true)
+		if refusal != nil && (!hit || !errors.Is(refusal, ErrPoisoned)) {
+			t.Fatalf("fault %d: append: %v", k, refusal)
+		}
+		im.fs = mem.CrashClone(vfs.CrashCloneCfg{})
+		if err := r.stop(); hit != errors.Is(err, ErrPoisoned) || !hit && err != nil {
+			t.Fatalf("fault %d, met: %v: Run says %v", k, hit, err)
+		}
+		checkImage(t, im)
+		if !hit {
+			t.Logf("%d faults, %d WALs", k-1, created)
+			if created < 1 {
+				t.Fatal("the WAL did not change")
+			}
+			return
+		}
+	}
+}
