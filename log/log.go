@@ -21,7 +21,7 @@ type Log struct {
 	logger   *slog.Logger
 	lock     io.Closer
 	store    store
-	pebble   *pebbleLogger
+	guard    *storeGuard
 	dict     *Dictionary
 	floor    Seq
 	clock    *clock
@@ -87,7 +87,7 @@ func openLocked(dir string, opts Options, existed bool) (*Log, error) {
 	if existed && !exists {
 		return nil, fmt.Errorf("log directory %s: the store has gone", dir)
 	}
-	logger := newPebbleLogger(opts.Logger)
+	guard := newStoreGuard(opts.Logger)
 	if exists {
 		if err := probe(dir, opts, note); err != nil {
 			return nil, err
@@ -95,23 +95,23 @@ func openLocked(dir string, opts Options, existed bool) (*Log, error) {
 		if err := opts.FS.RemoveAll(opts.FS.PathJoin(dir, storeNewDir)); err != nil {
 			return nil, notWritable(dir, err)
 		}
-	} else if err := createStore(opts, dir, logger); err != nil {
+	} else if err := createStore(opts, dir, guard); err != nil {
 		return nil, err
 	}
 	if err := syncDirectories(opts.FS, dir); err != nil {
 		return nil, err
 	}
-	return openStore(dir, opts, note, logger, false)
+	return openStore(dir, opts, note, guard, false)
 }
 
 // probe opens the store for reading and makes every check that a start makes.
 func probe(dir string, opts Options, note headNote) error {
-	logger := newPebbleLogger(opts.Logger)
-	l, err := openStore(dir, opts, note, logger, true)
+	guard := newStoreGuard(opts.Logger)
+	l, err := openStore(dir, opts, note, guard, true)
 	if err != nil {
 		return err
 	}
-	return logger.guard(l.store.close)
+	return guard.run(l.store.close)
 }
 
 // OpenReadOnly opens an existing log for the offline tools. It takes the lock and changes nothing.
@@ -132,7 +132,7 @@ func openReadOnly(dir string, opts Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := openStore(dir, opts, note, newPebbleLogger(opts.Logger), true)
+	l, err := openStore(dir, opts, note, newStoreGuard(opts.Logger), true)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
@@ -141,13 +141,13 @@ func openReadOnly(dir string, opts Options) (*Log, error) {
 }
 
 // openStore opens dir/store and checks that the log is whole.
-func openStore(dir string, opts Options, note headNote, logger *pebbleLogger, readOnly bool) (*Log, error) {
+func openStore(dir string, opts Options, note headNote, guard *storeGuard, readOnly bool) (*Log, error) {
 	path := opts.FS.PathJoin(dir, storeDir)
-	po := pebbleOptions(opts, logger)
+	po := pebbleOptions(opts, guard)
 	po.ErrorIfNotExists = true
 	po.ReadOnly = readOnly
 	opened := make(chan *pebble.DB, 1)
-	err := logger.guard(func() error {
+	err := guard.run(func() error {
 		db, err := pebble.Open(path, po)
 		opened <- db
 		return err
@@ -156,7 +156,7 @@ func openStore(dir string, opts Options, note headNote, logger *pebbleLogger, re
 		return nil, fmt.Errorf("open log store %s (%s says that the log reaches %d): %w", path, headFile, note.seq, err)
 	}
 	l := &Log{
-		opts: opts, dir: dir, readOnly: readOnly, logger: opts.Logger, note: note, pebble: logger,
+		opts: opts, dir: dir, readOnly: readOnly, logger: opts.Logger, note: note, guard: guard,
 		queue:    make(chan *appendRequest, queueLength),
 		stopping: make(chan struct{}), runDone: make(chan struct{}), idle: make(chan struct{}), closing: make(chan struct{}),
 		poisonedCh: make(chan struct{}),
@@ -165,9 +165,9 @@ func openStore(dir string, opts Options, note headNote, logger *pebbleLogger, re
 	l.durable.wake = make(chan struct{})
 	l.durable.tail.limit = opts.TailBytes
 	if err := l.load(path, note); err != nil {
-		return nil, errors.Join(err, logger.guard(l.store.close))
+		return nil, errors.Join(err, guard.run(l.store.close))
 	}
-	if err := logger.attach(l.setPoison); err != nil {
+	if err := guard.attach(l.setPoison); err != nil {
 		return nil, fmt.Errorf("open log store %s: %w", path, err)
 	}
 	return l, nil
@@ -391,7 +391,7 @@ func (l *Log) abandon() {
 			return
 		}
 	}
-	if l.pebble.halted.Load() {
+	if l.guard.halted.Load() {
 		return
 	}
 	defer func() { _ = recover() }()

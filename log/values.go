@@ -280,6 +280,14 @@ func (d *decoder) uniform(w *Write, e int, delta bool) {
 func (d *decoder) plain(values []float64, power float64) {
 	b := d.b
 	for i := range values {
+		if len(b) >= 8 {
+			w := binary.LittleEndian.Uint64(b)
+			if stop := ^w & continuation; stop != 0 {
+				b = b[bits.TrailingZeros64(stop)/8+1:]
+				values[i] = float64(unzigzag(unpack(w, stop))) / power
+				continue
+			}
+		}
 		u, n := uvarint(b)
 		if n == 0 {
 			d.fail("bad varint")
