@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -83,9 +82,8 @@ type lane struct {
 	round  int64 // samples that each series has had
 	rng    uint64
 
-	samples, requests, refused uint64 // acknowledged samples; requests acknowledged; answers other than 2xx
-	took                       latencies
-	body, sent                 []byte
+	loadResult
+	body, sent []byte
 }
 
 // newLoad makes the series of a load. Half of them are counters of integers, half are gauges with two decimals.
@@ -194,11 +192,13 @@ func (a *lane) acknowledged(ctx context.Context, client *remotewrite.Client) err
 	return fmt.Errorf("a request was refused %d times", maxRefused)
 }
 
-// loadResult is what a load has sent.
+// loadResult is what a load has sent in one go.
 type loadResult struct {
-	samples, requests, refused uint64
-	took                       latencies
-	elapsed                    time.Duration // from the first request to the last acknowledgement
+	samples  uint64 // acknowledged
+	requests uint64 // acknowledged
+	refused  uint64 // answers other than 2xx
+	took     latencies
+	elapsed  time.Duration // from the first request to the last acknowledgement; not known of a lane
 }
 
 // forDuration sends from all senders for a time. Requests under way at its end are waited for and count.
@@ -216,16 +216,11 @@ func (l *load) rounds(ctx context.Context, s *service, n int64) (loadResult, err
 
 func (l *load) send(ctx context.Context, s *service, limit int64, goOn func() bool) (loadResult, error) {
 	g, ctx := errgroup.WithContext(ctx)
-	var begin sync.WaitGroup
-	begin.Add(1)
-	for _, a := range l.lanes {
-		g.Go(func() error {
-			begin.Wait()
-			return a.send(ctx, l, s.writer(), limit, goOn)
-		})
-	}
 	began := time.Now()
-	begin.Done()
+	for _, a := range l.lanes {
+		a.loadResult = loadResult{}
+		g.Go(func() error { return a.send(ctx, l, s.writer(), limit, goOn) })
+	}
 	err := g.Wait()
 	res := loadResult{elapsed: time.Since(began)}
 	for _, a := range l.lanes {

@@ -28,29 +28,38 @@ const (
 	loggedSamples = "tidemark_log_samples_total"
 )
 
-// write measures a load and then checks that all that was acknowledged is there. It returns the samples acknowledged.
+// write measures a load, once its series are known and before that, and then checks that all that was acknowledged is there. It returns the samples acknowledged.
 func (b *bench) write(ctx context.Context, s *service, shape loadShape, d time.Duration) (uint64, error) {
 	l := newLoad(shape, loadEvery, time.Now())
 	logged, err := s.metric(ctx, loggedSamples)
 	if err != nil {
 		return 0, err
 	}
-	b.step("writing for %s: %d series of %d labels, %d samples a request, %d senders", d, shape.series, shape.labels, shape.perRequest, shape.senders)
+	parameters := fmt.Sprintf("/series=%d/labels=%d/batch=%d/senders=%d", shape.series, shape.labels, shape.perRequest, shape.senders)
+	b.step("writing the first sample of each series")
+	first, err := l.rounds(ctx, s, 1)
+	if err != nil {
+		return 0, err
+	}
+	b.report.figure("WriteNew"+parameters, first.requests, float64(first.samples)/first.elapsed.Seconds(), "series/s")
+
+	b.step("writing for %s", d)
 	res, err := l.forDuration(ctx, s, d)
 	if err != nil {
 		return 0, err
 	}
-	name := fmt.Sprintf("Write/series=%d/labels=%d/batch=%d/senders=%d", shape.series, shape.labels, shape.perRequest, shape.senders)
+	name := "Write" + parameters
 	b.report.figure(name, res.requests, float64(res.samples)/res.elapsed.Seconds(), "samples/s")
 	b.report.latency(name, &res.took, time.Millisecond, "ms")
-	b.report.figure(name, res.requests, float64(res.refused), "non-2xx")
+	b.report.figure(name, res.requests, float64(first.refused+res.refused), "non-2xx")
 
 	began := time.Now()
 	if _, _, err := s.watermark(ctx, l.end(), publishTimeout); err != nil {
 		return 0, err
 	}
 	b.report.figure(name, 1, time.Since(began).Seconds(), "s-to-publish")
-	return res.samples, b.verify(ctx, s, l, res.samples, logged)
+	samples := first.samples + res.samples
+	return samples, b.verify(ctx, s, l, samples, logged)
 }
 
 // verify counts the samples of a load by queries over published panes. A service without panes for them is asked how many

@@ -29,7 +29,7 @@ func (r *report) figure(name string, n uint64, value float64, unit string) {
 	fmt.Fprintf(r.w, "%-64s %8d %12s %s\n", full, n, text, unit)
 }
 
-// latency prints quantiles in the unit that its name ends with: one of s, ms and µs.
+// latency prints quantiles in a unit that is per long.
 func (r *report) latency(name string, l *latencies, per time.Duration, unit string) {
 	in := func(d time.Duration) float64 { return float64(d) / float64(per) }
 	r.figure(name, l.n, in(l.quantile(0.5)), "p50-"+unit)
