@@ -62,10 +62,15 @@ type serveFlags struct {
 
 	log   promslog.Config
 	flags map[string]string // as given, for /api/v1/status/flags
+
+	listening func(net.Addr)
 }
 
-func newServe(app *kingpin.Application) command {
-	f := &serveFlags{}
+func newServe(app *kingpin.Application) command { return serveCommand(app, func(net.Addr) {}) }
+
+// serveCommand is serve; listening is called with the address once it is bound.
+func serveCommand(app *kingpin.Application, listening func(net.Addr)) command {
+	f := &serveFlags{listening: listening}
 	c := app.Command("serve", "Take remote write, keep the log, fold it into panes, answer queries.")
 	rw := remotewrite.DefaultOptions()
 	c.Flag("config.file", "Configuration file. Without it "+defaultConfigFile+" is read if it is there.").IsSetByUser(&f.configGiven).Default(defaultConfigFile).StringVar(&f.configFile)
@@ -155,6 +160,7 @@ func (f *serveFlags) serve(ctx context.Context) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	defer listener.Close()
+	f.listening(listener.Addr())
 	logger.Info("Starting Tidemark", "version", build().Version, "revision", build().Revision)
 	reportSkipped(logger, report)
 
