@@ -355,3 +355,23 @@ func (s *site) barrier(at int64) (completeThrough int64, err error) {
 	}
 	return answer.Data.CompleteThrough, nil
 }
+
+// metric returns the value of one line of /metrics, named as it stands there; a line that is not there fails the test.
+func (s *site) metric(name string) float64 {
+	s.t.Helper()
+	v, ok := metricOf(s.must(http.MethodGet, "/metrics").body, name)
+	if !ok {
+		s.t.Fatalf("no metric %s", name)
+	}
+	return v
+}
+
+func metricOf(text, name string) (float64, bool) {
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			return v, err == nil
+		}
+	}
+	return 0, false
+}
