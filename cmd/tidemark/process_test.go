@@ -62,14 +62,16 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// tidemark returns a command line of the built command. What a test starts ends with the test.
-func tidemark(t *testing.T, args ...string) *exec.Cmd {
+// tidemarkIn returns a command line of the built command, with its working directory.
+func tidemarkIn(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return exec.Command(path, args...)
+	cmd := exec.Command(path, args...)
+	cmd.Dir = dir
+	return cmd
 }
 
 // said is what a process writes; it may be read while the process runs.
@@ -113,8 +115,8 @@ func start(t *testing.T, name string, cmd *exec.Cmd) *process {
 	}()
 	t.Cleanup(func() {
 		p.kill()
-		if t.Failed() {
-			t.Logf("%s said:\n%s", name, lastLines(p.out.String(), 40))
+		if text := p.out.String(); t.Failed() && text != "" {
+			t.Logf("%s said:\n%s", name, lastLines(text, 40))
 		}
 	})
 	return p
@@ -226,9 +228,7 @@ func (s *site) configure(config string) {
 func (s *site) serve(more ...string) *process {
 	s.t.Helper()
 	args := append([]string{"serve", "--web.listen-address=" + s.addr}, s.args...)
-	cmd := tidemark(s.t, append(args, more...)...)
-	cmd.Dir = s.dir
-	return start(s.t, "tidemark", cmd)
+	return start(s.t, "tidemark", tidemarkIn(s.t, s.dir, append(args, more...)...))
 }
 
 // serveReady starts the service and waits until it is ready.
@@ -267,18 +267,12 @@ func (s *site) stop(p *process) {
 // tool runs another command in the site's directory to its end.
 func (s *site) tool(args ...string) (code int, stdout, stderr string) {
 	s.t.Helper()
-	cmd := tidemark(s.t, args...)
-	cmd.Dir = s.dir
-	return runTool(s.t, cmd)
-}
-
-func runTool(t *testing.T, cmd *exec.Cmd) (code int, stdout, stderr string) {
-	t.Helper()
+	cmd := tidemarkIn(s.t, s.dir, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	var exit *exec.ExitError
 	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
