@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"tidemark/projections/query/querytest"
+	"tidemark/projections/query/oracle"
 )
 
 type jsonPoint [2]any
@@ -34,7 +34,7 @@ type jsonSeries struct {
 }
 
 // parseAnswer reads an answer of /api/v1/query or /api/v1/query_range.
-func parseAnswer(body string) (querytest.Outcome, error) {
+func parseAnswer(body string) (oracle.Outcome, error) {
 	var answer struct {
 		Status string
 		Error  string
@@ -45,13 +45,13 @@ func parseAnswer(body string) (querytest.Outcome, error) {
 		Warnings, Infos []string
 	}
 	if err := json.Unmarshal([]byte(body), &answer); err != nil {
-		return querytest.Outcome{}, fmt.Errorf("%w in %.200s", err, body)
+		return oracle.Outcome{}, fmt.Errorf("%w in %.200s", err, body)
 	}
 	if answer.Status != "success" {
-		return querytest.Outcome{}, fmt.Errorf("status %s: %s", answer.Status, answer.Error)
+		return oracle.Outcome{}, fmt.Errorf("status %s: %s", answer.Status, answer.Error)
 	}
 	value, err := parseValue(answer.Data.ResultType, answer.Data.Result)
-	return querytest.Outcome{Value: value, Warnings: answer.Warnings, Infos: answer.Infos}, err
+	return oracle.Outcome{Value: value, Warnings: answer.Warnings, Infos: answer.Infos}, err
 }
 
 func parseValue(kind string, result json.RawMessage) (parser.Value, error) {

@@ -117,7 +117,7 @@ func seedOf(t *testing.T) uint64 {
 }
 
 // finalTime is an edge of both grids at or behind every sample.
-func finalTime(l *load) int64 {
+func finalTime(l *killLoad) int64 {
 	var newest int64
 	for _, k := range l.snapshot() {
 		newest = max(newest, k.at(samplesOfTask-1))
@@ -126,7 +126,7 @@ func finalTime(l *load) int64 {
 }
 
 // checkAll calls a barrier behind everything and compares all series with the ledger, once from each stream.
-func checkAll(t *testing.T, l *load, s *site, begin, end int64) int {
+func checkAll(t *testing.T, l *killLoad, s *site, begin, end int64) int {
 	t.Helper()
 	if through, err := s.barrier(end + finePane); err != nil || through < end {
 		t.Fatalf("barrier: complete through %d, %v", through, err)
@@ -197,7 +197,7 @@ type barriers struct {
 	barriers, checks int // to be read after halt
 }
 
-func startBarriers(l *load, s *site) *barriers {
+func startBarriers(l *killLoad, s *site) *barriers {
 	b := &barriers{stop: make(chan struct{})}
 	b.done.Go(func() {
 		every := time.NewTicker(250 * time.Millisecond)
@@ -228,7 +228,7 @@ func (b *barriers) halt() {
 }
 
 // call is one barrier and a query right behind it. Either may meet a service that is being killed or starts.
-func (b *barriers) call(l *load, s *site) error {
+func (b *barriers) call(l *killLoad, s *site) error {
 	at := l.settledThrough()
 	through, err := s.barrier(at)
 	if err != nil {

@@ -31,18 +31,18 @@ const (
 	retryAtMost   = 300 * time.Millisecond // and its longest, here
 )
 
-// task is a series. Its k-th sample has the value 2^k, so that a sum over the series says which samples were counted, and
+// shortTask is a series. Its k-th sample has the value 2^k, so that a sum over the series says which samples were counted, and
 // together with their number that each was counted once: n numbers 2^k, some of them twice, never sum to a number with n bits.
-type task struct {
+type shortTask struct {
 	start       int64  // ms, of sample 0
 	sent, acked uint64 // bit k: sample k was sent at least once, was acknowledged
 }
 
 // at returns the time of a sample, ms.
-func (k *task) at(sample int) int64 { return k.start + int64(sample)*spacing }
+func (k *shortTask) at(sample int) int64 { return k.start + int64(sample)*spacing }
 
 // within returns the samples in (from, to].
-func (k *task) within(from, to int64) (mask uint64) {
+func (k *shortTask) within(from, to int64) (mask uint64) {
 	for i := range samplesOfTask {
 		if at := k.at(i); at > from && at <= to {
 			mask |= 1 << i
@@ -51,8 +51,8 @@ func (k *task) within(from, to int64) (mask uint64) {
 	return mask
 }
 
-// load is several senders and what they know.
-type load struct {
+// killLoad is several senders and what they know.
+type killLoad struct {
 	t      *testing.T
 	client *remotewrite.Client
 	begin  int64 // ms, event time of the first sample
@@ -60,16 +60,16 @@ type load struct {
 	done   sync.WaitGroup
 
 	mu      sync.Mutex
-	tasks   map[string]*task
+	tasks   map[string]*shortTask
 	settled []int64 // per sender: what is at or before was acknowledged or given up
 	counts  struct{ batches, retries, resent, abandoned int }
 }
 
 // startLoad starts senders, whose choices come from seed. They write until halt.
-func startLoad(t *testing.T, s *site, senders int, begin int64, seed uint64) *load {
-	l := &load{
+func startLoad(t *testing.T, s *site, senders int, begin int64, seed uint64) *killLoad {
+	l := &killLoad{
 		t: t, client: &remotewrite.Client{URL: s.url() + "/api/v1/write", HTTP: s.http}, begin: begin,
-		stop: make(chan struct{}), tasks: make(map[string]*task), settled: make([]int64, senders),
+		stop: make(chan struct{}), tasks: make(map[string]*shortTask), settled: make([]int64, senders),
 	}
 	for i := range senders {
 		l.settled[i] = begin - 1
@@ -81,7 +81,7 @@ func startLoad(t *testing.T, s *site, senders int, begin int64, seed uint64) *lo
 }
 
 // halt ends the senders once each has settled its last batch.
-func (l *load) halt() {
+func (l *killLoad) halt() {
 	select {
 	case <-l.stop:
 	default:
@@ -91,7 +91,7 @@ func (l *load) halt() {
 }
 
 // run writes batch after batch of one generation of tasks after the other.
-func (l *load) run(sender int, rng *rand.Rand) {
+func (l *killLoad) run(sender int, rng *rand.Rand) {
 	pace := time.NewTicker(batchEvery)
 	defer pace.Stop()
 	for n := 0; ; n++ {
@@ -110,7 +110,7 @@ func (l *load) run(sender int, rng *rand.Rand) {
 }
 
 // batch writes the samples from first on of all tasks of a generation, until they are acknowledged or given up.
-func (l *load) batch(sender, generation, first int, rng *rand.Rand) error {
+func (l *killLoad) batch(sender, generation, first int, rng *rand.Rand) error {
 	var request []remotewrite.Series
 	var mask uint64
 	names := make([]string, tasksAtOnce)
@@ -120,7 +120,7 @@ func (l *load) batch(sender, generation, first int, rng *rand.Rand) error {
 		names[i] = fmt.Sprintf("s%d-g%d-%d", sender, generation, i)
 		k := l.tasks[names[i]]
 		if k == nil {
-			k = &task{start: l.begin + int64(generation)*samplesOfTask*spacing + int64(i)}
+			k = &shortTask{start: l.begin + int64(generation)*samplesOfTask*spacing + int64(i)}
 			l.tasks[names[i]] = k
 		}
 		series := remotewrite.Series{Labels: labels.FromStrings("__name__", "load", "sender", strconv.Itoa(sender), "task", names[i])}
@@ -154,7 +154,7 @@ func (l *load) batch(sender, generation, first int, rng *rand.Rand) error {
 // deliver repeats a request until it is acknowledged, as Prometheus does. Sometimes it gives up after the connection broke, so
 // that nobody knows whether the samples are in, and sometimes it sends again what was acknowledged, as if the answer had been
 // lost on its way.
-func (l *load) deliver(body []byte, rng *rand.Rand) (acked bool, err error) {
+func (l *killLoad) deliver(body []byte, rng *rand.Rand) (acked bool, err error) {
 	ctx := context.Background()
 	for wait := retryAfter; ; wait = min(2*wait, retryAtMost) {
 		err := l.client.Send(ctx, body)
@@ -182,14 +182,14 @@ func (l *load) deliver(body []byte, rng *rand.Rand) (acked bool, err error) {
 	}
 }
 
-func (l *load) count(n *int) {
+func (l *killLoad) count(n *int) {
 	l.mu.Lock()
 	*n++
 	l.mu.Unlock()
 }
 
 // settledThrough is the time up to which all senders are done, and with which a barrier may be called.
-func (l *load) settledThrough() int64 {
+func (l *killLoad) settledThrough() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	least := l.settled[0]
@@ -203,10 +203,10 @@ func (l *load) settledThrough() int64 {
 var errDown = errors.New("the service is down")
 
 // snapshot copies the ledger.
-func (l *load) snapshot() map[string]task {
+func (l *killLoad) snapshot() map[string]shortTask {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make(map[string]task, len(l.tasks))
+	out := make(map[string]shortTask, len(l.tasks))
 	for name, k := range l.tasks {
 		out[name] = *k
 	}
@@ -216,7 +216,7 @@ func (l *load) snapshot() map[string]task {
 // check asks for count and sum over (to-window, to] of every task, by warm queries, and compares with the ledger: everything
 // that was acknowledged before the call is counted exactly once, and nothing that was never sent. It returns how many
 // samples it saw. The error is errDown if nothing was answered.
-func (l *load) check(s *site, to, window int64) (samples int, err error) {
+func (l *killLoad) check(s *site, to, window int64) (samples int, err error) {
 	before := l.snapshot()
 	counts, err := l.ask(s, "count_over_time", to, window)
 	if err != nil {
@@ -249,7 +249,7 @@ func (l *load) check(s *site, to, window int64) (samples int, err error) {
 	return samples, nil
 }
 
-func (l *load) ask(s *site, function string, to, window int64) (map[string]float64, error) {
+func (l *killLoad) ask(s *site, function string, to, window int64) (map[string]float64, error) {
 	expr := fmt.Sprintf("%s(load[%dms])", function, window)
 	r, err := fetch(s.http, http.MethodGet, s.url()+"/api/v1/query", form("query", expr, "time", strconv.FormatFloat(float64(to)/1000, 'f', 3, 64)))
 	if err != nil || r.code == http.StatusServiceUnavailable {

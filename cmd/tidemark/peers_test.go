@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"tidemark/projections/plan"
-	"tidemark/projections/query/querytest"
+	"tidemark/projections/query/oracle"
 )
 
 // observed is how long Prometheus scrapes before the questions; everything is asked about this span of time.
@@ -52,7 +52,7 @@ func TestPeers(t *testing.T) {
 		t.Fatalf("barrier at %d: complete through %d, %v", to, through, err)
 	}
 
-	c := &comparison{t: t, s: s, p: p, to: to, engine: querytest.NewOracleEngine(10_000_000), series: p.samples(from, to)}
+	c := &comparison{t: t, s: s, p: p, to: to, engine: oracle.NewEngine(10_000_000), series: p.samples(from, to)}
 	c.prepare()
 	t.Run("warm", func(t *testing.T) { c.t = t; c.warm() })
 	t.Run("counts", func(t *testing.T) { c.t = t; c.counts(from) })
@@ -76,7 +76,7 @@ type comparison struct {
 	p      *peers
 	to     int64 // ms, up to which everything is there
 	engine *promql.Engine
-	series []querytest.Series
+	series []oracle.Series
 	data   storage.Queryable
 	edges  map[int64]bool // times of samples on full seconds
 
@@ -84,7 +84,7 @@ type comparison struct {
 }
 
 func (c *comparison) prepare() {
-	c.data = querytest.Oracle(c.series)
+	c.data = oracle.Storage(c.series)
 	c.edges = make(map[int64]bool)
 	samples, markers := 0, 0
 	for _, s := range c.series {
@@ -108,11 +108,11 @@ func (c *comparison) prepare() {
 func (c *comparison) warm() {
 	for _, q := range plannedQueries {
 		for _, at := range []int64{c.to, c.to - 5_000} {
-			c.compare(q, querytest.Query{Expr: q.expr, Start: at, End: at})
+			c.compare(q, oracle.Query{Expr: q.expr, Start: at, End: at})
 		}
-		c.compare(q, querytest.Query{Expr: q.expr, Start: c.to - 15_000, End: c.to, Step: 5_000})
+		c.compare(q, oracle.Query{Expr: q.expr, Start: c.to - 15_000, End: c.to, Step: 5_000})
 		if q.everySecond {
-			c.compare(q, querytest.Query{Expr: q.expr, Start: c.to - 12_000, End: c.to - 1_000, Step: 1_000})
+			c.compare(q, oracle.Query{Expr: q.expr, Start: c.to - 12_000, End: c.to - 1_000, Step: 1_000})
 		}
 	}
 	c.t.Logf("%d warm answers equal those of Prometheus and of the newest engine; %d steps, and %d with a sample on an edge of a window, where Prometheus 2 counts otherwise",
@@ -122,11 +122,11 @@ func (c *comparison) warm() {
 	}
 }
 
-func (c *comparison) compare(p planned, q querytest.Query) {
+func (c *comparison) compare(p planned, q oracle.Query) {
 	c.t.Helper()
-	path, params := "/api/v1/query", []string{"query", q.Expr, "time", seconds(q.Start)}
+	path, params := "/api/v1/query", []string{"query", q.Expr, "time", promSeconds(q.Start)}
 	if q.Step > 0 {
-		path, params = "/api/v1/query_range", []string{"query", q.Expr, "start", seconds(q.Start), "end", seconds(q.End), "step", seconds(q.Step)}
+		path, params = "/api/v1/query_range", []string{"query", q.Expr, "start", promSeconds(q.Start), "end", promSeconds(q.End), "step", promSeconds(q.Step)}
 	}
 	r := c.s.must(http.MethodGet, path, params...)
 	if route := r.header.Get("X-Tidemark-Route"); r.code != http.StatusOK || route != "warm" {
@@ -141,8 +141,8 @@ func (c *comparison) compare(p planned, q querytest.Query) {
 		c.t.Errorf("%s: %v", q, err)
 		return
 	}
-	terms := querytest.Terms{Sum: p.terms}
-	if err := querytest.Compare(got, querytest.Ask(c.t.Context(), c.engine, c.data, q), terms); err != nil {
+	terms := oracle.Terms{Sum: p.terms}
+	if err := oracle.Compare(got, oracle.Ask(c.t.Context(), c.engine, c.data, q), terms); err != nil {
 		c.t.Errorf("%s: against the newest engine: %v", q, err)
 	}
 	want, err := parseAnswer(c.p.ask(http.MethodGet, path, params...).body)
@@ -153,19 +153,19 @@ func (c *comparison) compare(p planned, q querytest.Query) {
 	c.answers++
 	c.leaveOutEdges(&got, &want, q)
 	want.Warnings, want.Infos = got.Warnings, got.Infos // Prometheus 2 has none
-	if err := querytest.Compare(got, want, terms); err != nil {
+	if err := oracle.Compare(got, want, terms); err != nil {
 		c.t.Errorf("%s: against Prometheus: %v", q, err)
 	}
 }
 
 // leaveOutEdges takes the steps out of both answers at which a window of the query has a sample on its left edge.
-func (c *comparison) leaveOutEdges(got, want *querytest.Outcome, q querytest.Query) {
+func (c *comparison) leaveOutEdges(got, want *oracle.Outcome, q oracle.Query) {
 	c.t.Helper()
 	expr, err := plan.NewParser().ParseExpr(q.Expr)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	leaves, err := plan.Leaves(expr, querytest.Lookback)
+	leaves, err := plan.Leaves(expr, oracle.Lookback)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func (c *comparison) counts(from int64) {
 	}
 	samples := 0.0
 	for name := range names {
-		here, at := fmt.Sprintf(`count_over_time(%s{job=~".+"}[%dms])`, name, c.to-from), seconds(c.to)
+		here, at := fmt.Sprintf(`count_over_time(%s{job=~".+"}[%dms])`, name, c.to-from), promSeconds(c.to)
 		there := fmt.Sprintf(`count_over_time(%s{job=~".+"}[%dms])`, name, c.to-from-1)
 		r := c.s.must(http.MethodGet, "/api/v1/query", "query", here, "time", at)
 		if route := r.header.Get("X-Tidemark-Route"); route != "warm" {
@@ -222,7 +222,7 @@ func (c *comparison) counts(from int64) {
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		if err := querytest.Compare(got, want, querytest.Terms{}); err != nil {
+		if err := oracle.Compare(got, want, oracle.Terms{}); err != nil {
 			c.t.Errorf("%s: %v", here, err)
 		}
 		if n := len(want.Value.(promql.Vector)); n != names[name] {
@@ -253,19 +253,19 @@ func (c *comparison) upstream() {
 		}
 		compared++
 	}
-	at := seconds(c.to)
+	at := promSeconds(c.to)
 	for _, expr := range unplannedQueries {
 		same(http.MethodGet, "/api/v1/query", nil, "query", expr, "time", at)
 		same(http.MethodPost, "/api/v1/query", nil, "query", expr, "time", at)
 	}
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		same(method, "/api/v1/query_range", nil, "query", "go_threads", "start", seconds(c.to-15_000), "end", at, "step", "1")
-		same(method, "/api/v1/query_range", nil, "query", "sum by (job) (rate(go_memstats_mallocs_total[10s]))", "start", seconds(c.to-15_000), "end", at, "step", "5s")
+		same(method, "/api/v1/query_range", nil, "query", "go_threads", "start", promSeconds(c.to-15_000), "end", at, "step", "1")
+		same(method, "/api/v1/query_range", nil, "query", "sum by (job) (rate(go_memstats_mallocs_total[10s]))", "start", promSeconds(c.to-15_000), "end", at, "step", "5s")
 		// What the plan covers, between the edges of its panes.
-		same(method, "/api/v1/query", nil, "query", "up", "time", seconds(c.to-500))
-		same(method, "/api/v1/query_range", nil, "query", "rate(node_cpu_seconds_total[10s])", "start", seconds(c.to-15_500), "end", at, "step", "2500ms")
+		same(method, "/api/v1/query", nil, "query", "up", "time", promSeconds(c.to-500))
+		same(method, "/api/v1/query_range", nil, "query", "rate(node_cpu_seconds_total[10s])", "start", promSeconds(c.to-15_500), "end", at, "step", "2500ms")
 		// Prometheus' own errors while evaluating: two exporters are one too many on a side.
-		same(method, "/api/v1/query", nil, "query", "up * on (job) go_threads", "time", seconds(c.to-30_000))
+		same(method, "/api/v1/query", nil, "query", "up * on (job) go_threads", "time", promSeconds(c.to-30_000))
 		// Whoever asks for the exact source gets it, and its words about a bad query too.
 		noStore := []string{"Cache-Control", "no-store"}
 		same(method, "/api/v1/query", noStore, "query", "sum(", "time", at)

@@ -277,15 +277,15 @@ func (s *site) tool(args ...string) (code int, stdout, stderr string) {
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// reply is an HTTP answer, read to its end.
-type reply struct {
+// httpReply is an HTTP answer, read to its end.
+type httpReply struct {
 	code   int
 	header http.Header
 	body   string
 }
 
 // fetch sends a request, its parameters in the URL for GET and in the body for POST; more headers come in pairs.
-func fetch(c *http.Client, method, target string, params url.Values, header ...string) (reply, error) {
+func fetch(c *http.Client, method, target string, params url.Values, header ...string) (httpReply, error) {
 	var body io.Reader
 	if method == http.MethodPost {
 		body = strings.NewReader(params.Encode())
@@ -294,7 +294,7 @@ func fetch(c *http.Client, method, target string, params url.Values, header ...s
 	}
 	req, err := http.NewRequestWithContext(context.Background(), method, target, body)
 	if err != nil {
-		return reply{}, err
+		return httpReply{}, err
 	}
 	if method == http.MethodPost {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -304,15 +304,15 @@ func fetch(c *http.Client, method, target string, params url.Values, header ...s
 	}
 	res, err := c.Do(req)
 	if err != nil {
-		return reply{}, err
+		return httpReply{}, err
 	}
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
-	return reply{res.StatusCode, res.Header, string(b)}, err
+	return httpReply{res.StatusCode, res.Header, string(b)}, err
 }
 
 // must sends a request that must be answered, whatever the answer.
-func (s *site) must(method, path string, params ...string) reply {
+func (s *site) must(method, path string, params ...string) httpReply {
 	s.t.Helper()
 	r, err := fetch(s.http, method, s.url()+path, form(params...))
 	if err != nil {

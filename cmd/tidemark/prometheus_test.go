@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 
-	"tidemark/projections/query/querytest"
+	"tidemark/projections/query/oracle"
 )
 
 // peerPrograms are what the test with peers needs, by the Debian packages that have them.
@@ -160,7 +160,7 @@ func (p *peers) awaitSent(at int64) {
 }
 
 // ask asks Prometheus itself.
-func (p *peers) ask(method, path string, params ...string) reply {
+func (p *peers) ask(method, path string, params ...string) httpReply {
 	p.t.Helper()
 	r, err := fetch(p.http, method, p.url+path, form(params...))
 	if err != nil {
@@ -171,10 +171,10 @@ func (p *peers) ask(method, path string, params ...string) reply {
 
 // samples returns all that was scraped in (from, to], with the stale markers that Prometheus has written: a series that is in
 // one scrape of its target and not in the next gets a marker at the time of the next. Range queries do not show them.
-func (p *peers) samples(from, to int64) []querytest.Series {
+func (p *peers) samples(from, to int64) []oracle.Series {
 	p.t.Helper()
 	const before = 5_000 // ms, so that the scrape before the first is seen too
-	r := p.ask(http.MethodGet, "/api/v1/query", "query", fmt.Sprintf(`{job=~".+"}[%dms]`, to-from+before), "time", seconds(to))
+	r := p.ask(http.MethodGet, "/api/v1/query", "query", fmt.Sprintf(`{job=~".+"}[%dms]`, to-from+before), "time", promSeconds(to))
 	out, err := parseAnswer(r.body)
 	if err != nil {
 		p.t.Fatal(err)
@@ -187,7 +187,7 @@ func (p *peers) samples(from, to int64) []querytest.Series {
 			}
 		}
 	}
-	var all []querytest.Series
+	var all []oracle.Series
 	for _, s := range out.Value.(promql.Matrix) {
 		one, err := withMarkers(s, scrapes[target(s.Metric)])
 		if err != nil {
@@ -200,13 +200,13 @@ func (p *peers) samples(from, to int64) []querytest.Series {
 		one.T, one.V = one.T[in:], one.V[in:]
 		all = append(all, one)
 	}
-	slices.SortFunc(all, func(a, b querytest.Series) int { return labels.Compare(a.Labels, b.Labels) })
+	slices.SortFunc(all, func(a, b oracle.Series) int { return labels.Compare(a.Labels, b.Labels) })
 	return all
 }
 
 // withMarkers adds the markers to a series; scrapes are the times at which its target was scraped.
-func withMarkers(s promql.Series, scrapes []int64) (querytest.Series, error) {
-	out := querytest.Series{Labels: s.Metric}
+func withMarkers(s promql.Series, scrapes []int64) (oracle.Series, error) {
+	out := oracle.Series{Labels: s.Metric}
 	next := 0
 	for i, at := range scrapes {
 		switch {
@@ -226,4 +226,4 @@ func withMarkers(s promql.Series, scrapes []int64) (querytest.Series, error) {
 func target(ls labels.Labels) string { return ls.Get("job") + " " + ls.Get("instance") }
 
 // seconds writes a time in ms as the API takes it.
-func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) }
+func promSeconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) }

@@ -45,7 +45,7 @@ func (s *site) write(name string, at int64, v float64) int {
 }
 
 // instant asks for expr at a time in ms and returns the answer with its route.
-func (s *site) instant(expr string, at int64) (reply, string) {
+func (s *site) instant(expr string, at int64) (httpReply, string) {
 	s.t.Helper()
 	r := s.must(http.MethodGet, "/api/v1/query", "query", expr, "time", strconv.FormatInt(at/1000, 10))
 	return r, r.header.Get("X-Tidemark-Route")
