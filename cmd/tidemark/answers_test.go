@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
@@ -95,4 +96,14 @@ func parseValue(kind string, result json.RawMessage) (parser.Value, error) {
 		return matrix, nil
 	}
 	return nil, fmt.Errorf("result of type %q", kind)
+}
+
+// soleValue returns the value of an instant answer of one series.
+func soleValue(t *testing.T, o querytest.Outcome) float64 {
+	t.Helper()
+	v, ok := o.Value.(promql.Vector)
+	if !ok || len(v) != 1 {
+		t.Fatalf("not one series: %v", o.Value)
+	}
+	return v[0].F
 }

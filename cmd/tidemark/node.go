@@ -53,7 +53,8 @@ type node struct {
 	registry *prometheus.Registry
 	started  time.Time
 
-	reloading sync.Mutex // one reload at a time
+	begun     chan struct{} // closed once the start of this process stands in the log
+	reloading sync.Mutex    // one reload at a time
 	current   atomic.Pointer[loaded]
 }
 
@@ -67,7 +68,7 @@ type loaded struct {
 
 // openNode opens the stores and restores the projections. Nothing runs yet.
 func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger) (*node, error) {
-	n := &node{flags: f, logger: logger, index: series.New(), started: time.Now(), registry: prometheus.NewRegistry()}
+	n := &node{flags: f, logger: logger, index: series.New(), started: time.Now(), registry: prometheus.NewRegistry(), begun: make(chan struct{})}
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: n.started, ok: true})
 	if err := checkStorage(f.storagePath); err != nil {
 		return nil, err
@@ -179,6 +180,7 @@ func (n *node) startUp(ctx context.Context) error {
 		return fmt.Errorf("mark the start: %w", err)
 	}
 	n.gate.open.Store(true)
+	close(n.begun)
 	begin := time.Now()
 	target := n.events.Head()
 	if err := n.runner.Wait(ctx, target); err != nil {
@@ -192,8 +194,14 @@ func (n *node) startUp(ctx context.Context) error {
 	return nil
 }
 
-// reload reads the configuration again and puts the new plan in force. A configuration with an error changes nothing.
+// reload reads the configuration again and puts the new plan in force. A configuration with an error changes nothing. The
+// plan of the start comes first, or it would undo what a reload during the start has done.
 func (n *node) reload(ctx context.Context) error {
+	select {
+	case <-n.begun:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	n.reloading.Lock()
 	defer n.reloading.Unlock()
 	cfg, p, report, err := n.flags.loadPlan()
@@ -203,19 +211,20 @@ func (n *node) reload(ctx context.Context) error {
 		return err
 	}
 	reportSkipped(n.logger, report)
+	var seq log.Seq
 	if !p.Equal(old.plan) {
-		seq, err := n.events.Append(ctx, &log.Plan{Spec: p.Encode()})
-		if err != nil {
+		// Whoever asked may leave, and must not leave open whether the plan stands in the log.
+		if seq, err = n.events.Append(context.WithoutCancel(ctx), &log.Plan{Spec: p.Encode()}); err != nil {
 			return fmt.Errorf("append the plan: %w", err)
 		}
-		if err := n.runner.Wait(ctx, seq); err != nil {
-			return fmt.Errorf("apply the plan: %w", err)
-		}
 	}
+	n.current.Store(&loaded{cfg: cfg, plan: p, at: time.Now(), ok: true})
 	if cfg.Exact.Upstream.String() != old.cfg.Exact.Upstream.String() {
 		n.logger.Warn("exact.upstream has changed; the change takes effect at the next start")
 	}
-	n.current.Store(&loaded{cfg: cfg, plan: p, at: time.Now(), ok: true})
+	if err := n.runner.Wait(ctx, seq); err != nil {
+		return fmt.Errorf("apply the plan: %w", err)
+	}
 	n.logger.Info("Configuration reloaded", "materializations", len(p.Materializations), "streams", len(p.Streams))
 	return nil
 }

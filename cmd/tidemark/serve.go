@@ -154,6 +154,10 @@ func (f *serveFlags) serve(ctx context.Context) error {
 			return &exitError{exitUsage, err}
 		}
 	}
+	// From here on a hangup is a wish to reload and not the end, however long the log takes to open.
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
 	// The port is bound before anything else is done, so that a sender waits instead of being turned away.
 	listener, err := net.Listen("tcp", f.listenAddress)
 	if err != nil {
@@ -172,7 +176,8 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, n.close())
 	}
-	err = f.runGroup(ctx, n, transport.Server(handler), listener, logger)
+	reload := func(ctx context.Context) error { return reloadOnHangup(ctx, hangup, n, logger) }
+	err = f.runGroup(ctx, n, transport.Server(handler), listener, reload, logger)
 	if cerr := n.close(); err == nil {
 		err = cerr
 	}
@@ -190,7 +195,9 @@ func reportSkipped(logger *slog.Logger, report plan.Report) {
 
 // runGroup runs the parts until one ends or ctx does. They stop from the outside in: requests, then folds with their last
 // checkpoint, then the log.
-func (f *serveFlags) runGroup(ctx context.Context, n *node, server *http.Server, listener net.Listener, logger *slog.Logger) error {
+func (f *serveFlags) runGroup(
+	ctx context.Context, n *node, server *http.Server, listener net.Listener, reload func(context.Context) error, logger *slog.Logger,
+) error {
 	var g run.Group
 	stop, cancel := context.WithCancel(ctx)
 	g.Add(func() error { <-stop.Done(); return nil }, func(error) { cancel() })
@@ -205,7 +212,7 @@ func (f *serveFlags) runGroup(ctx context.Context, n *node, server *http.Server,
 			server.Close()
 		}
 	})
-	g.Add(actor(func(ctx context.Context) error { return reloadOnHangup(ctx, n, logger) }))
+	g.Add(actor(reload))
 	g.Add(actor(n.gate.watch))
 	g.Add(actor(n.startUp))
 	g.Add(actor(n.ticker.Run))
@@ -237,15 +244,12 @@ func actor(f func(context.Context) error) (func() error, func(error)) {
 }
 
 // reloadOnHangup reads the configuration again at each SIGHUP.
-func reloadOnHangup(ctx context.Context, n *node, logger *slog.Logger) error {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
+func reloadOnHangup(ctx context.Context, hangup <-chan os.Signal, n *node, logger *slog.Logger) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-hup:
+		case <-hangup:
 			if err := n.reload(ctx); err != nil {
 				logger.Error("Reload failed; the plan in force stays", "err", err)
 			}
