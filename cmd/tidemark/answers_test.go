@@ -99,7 +99,7 @@ func parseValue(kind string, result json.RawMessage) (parser.Value, error) {
 }
 
 // soleValue returns the value of an instant answer of one series.
-func soleValue(t *testing.T, o querytest.Outcome) float64 {
+func soleValue(t *testing.T, o oracle.Outcome) float64 {
 	t.Helper()
 	v, ok := o.Value.(promql.Vector)
 	if !ok || len(v) != 1 {
