@@ -103,8 +103,23 @@ func (n *node) openViews() error {
 	if err := n.index.Load(n.events.Dictionary()); err != nil {
 		return err
 	}
+	err := n.restoreViews()
+	if bucket.Damaged(err) || errors.Is(err, pane.ErrCorruptState) {
+		// Nothing is lost: the log has it all.
+		n.logger.Warn("The views are damaged; they are discarded and folded again from the log", "err", err)
+		if err := bucket.Discard(n.viewsPath(), bucket.Options{}); err != nil {
+			return err
+		}
+		err = n.restoreViews()
+	}
+	return err
+}
+
+func (n *node) viewsPath() string { return filepath.Join(n.flags.storagePath, viewsDir) }
+
+func (n *node) restoreViews() error {
 	var err error
-	if n.views, err = bucket.Open(filepath.Join(n.flags.storagePath, viewsDir), n.events.Identity(), bucket.Options{Logger: n.logger}); err != nil {
+	if n.views, err = bucket.Open(n.viewsPath(), n.events.Identity(), bucket.Options{Logger: n.logger}); err != nil {
 		return err
 	}
 	n.panes = pane.New(n.events, n.index, n.views, pane.Options{

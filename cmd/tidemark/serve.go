@@ -255,11 +255,12 @@ func reloadOnHangup(ctx context.Context, n *node, logger *slog.Logger) error {
 
 // handler mounts the HTTP interface.
 func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (http.Handler, error) {
+	rw := remotewrite.DefaultOptions()
 	write, err := remotewrite.New(n.gate, n.events.Dictionary(), n.gate, n.registry, remotewrite.Options{
 		MaxBodyBytes: int64(f.maxBody), MaxDecodedBytes: int64(f.maxDecoded), MaxInflightBytes: int64(f.maxInflight),
 		MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
 		MaxLabels: f.maxLabels, MaxLabelNameBytes: f.maxName, MaxLabelValueBytes: f.maxValue,
-		MaxFuture: f.maxFuture, BodyTimeout: transport.BodyTimeout / 2,
+		MaxFuture: f.maxFuture, BodyTimeout: rw.BodyTimeout,
 		RateLimit: f.rateLimit, RateBurst: max(1, int(f.rateLimit)),
 	})
 	if err != nil {

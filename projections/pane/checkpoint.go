@@ -94,12 +94,24 @@ func (p *Projection) checkpointShard(ctx context.Context, id int) error {
 	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { c = freeze(s, sh) }); err != nil {
 		return fmt.Errorf("freeze shard %d: %w", id, err)
 	}
-	if err := p.store.Commit(c); err != nil {
+	if err := p.commit(c); err != nil {
 		return err
 	}
 	if err := p.visitShard(ctx, id, func(_ *Shard, sh *shelf) { sh.committed(c) }); err != nil {
 		return fmt.Errorf("release shard %d: %w", id, err)
 	}
+	return nil
+}
+
+// commit writes a checkpoint, and with it what it must remember of the writes up to its sequence that no checkpoint has
+// written before. Batches become durable in their order, so whatever event a restart replays from, that is durable up to there.
+func (p *Projection) commit(c bucket.Checkpoint) error {
+	add, keep := p.recent.unsaved(log.Seq(c.Seq))
+	c.Recent, c.KeepRecent = add, uint64(keep)
+	if err := p.store.Commit(c); err != nil {
+		return err
+	}
+	p.recent.saved(log.Seq(c.Seq))
 	return nil
 }
 
@@ -137,6 +149,7 @@ func (p *Projection) flush(ctx context.Context) error {
 		return err
 	}
 	p.ckpt.durable.Store(uint64(least))
+	p.recent.durable(least)
 	return nil
 }
 
@@ -149,7 +162,7 @@ func (p *Projection) finalCheckpoint() error {
 				continue
 			}
 			c := freeze(s, w.shelves[id])
-			if err := p.store.Commit(c); err != nil {
+			if err := p.commit(c); err != nil {
 				errs = append(errs, err)
 				continue
 			}

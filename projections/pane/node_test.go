@@ -61,7 +61,14 @@ func (n *node) open(fs vfs.FS, po Options) error {
 	if err = n.index.Load(n.log.Dictionary()); err != nil {
 		return err
 	}
-	if n.store, err = bucket.Open("/data/views", n.log.Identity(), bucket.Options{FS: fs}); err != nil {
+	bo := bucket.Options{FS: fs}
+	n.store, err = bucket.Open("/data/views", n.log.Identity(), bo)
+	if errors.Is(err, bucket.ErrDamaged) {
+		if err = bucket.Discard("/data/views", bo); err == nil {
+			n.store, err = bucket.Open("/data/views", n.log.Identity(), bo)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	n.panes = New(n.log, n.index, n.store, po)
