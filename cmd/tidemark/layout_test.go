@@ -21,8 +21,9 @@ var imports = map[string][]string{
 	"projections/series":          {"log"},
 	"projections":                 {"log"},
 	"projections/pane":            {"log", "projections", "projections/accum", "projections/bucket", "projections/plan", "projections/series"},
-	"projections/query":           {"log", "projections/accum", "projections/bucket", "projections/pane", "projections/plan", "projections/series", "projections/query/querytest"},
-	"projections/query/querytest": {"log", "projections/accum", "projections/pane", "projections/plan", "projections/query"},
+	"projections/query":           {"log", "projections/accum", "projections/bucket", "projections/pane", "projections/plan", "projections/series", "projections/query/oracle", "projections/query/querytest"},
+	"projections/query/oracle":    {},
+	"projections/query/querytest": {"log", "projections/accum", "projections/pane", "projections/plan", "projections/query", "projections/query/oracle"},
 	"transport":                   {"log", "master", "projections/plan", "projections/query", "projections/query/querytest", "transport"},
 	"cmd":                         {"*"},
 }
