@@ -23,7 +23,7 @@ var imports = map[string][]string{
 	"projections/pane":            {"log", "projections", "projections/accum", "projections/bucket", "projections/plan", "projections/series"},
 	"projections/query":           {"log", "projections/accum", "projections/bucket", "projections/pane", "projections/plan", "projections/series", "projections/query/oracle", "projections/query/querytest"},
 	"projections/query/oracle":    {},
-	"projections/query/querytest": {"log", "projections/accum", "projections/pane", "projections/plan", "projections/query", "projections/query/oracle"},
+	"projections/query/querytest": {"projections/query/oracle", "log", "projections/accum", "projections/pane", "projections/plan", "projections/query"},
 	"transport":                   {"log", "master", "projections/plan", "projections/query", "projections/query/querytest", "transport"},
 	"cmd":                         {"*"},
 }

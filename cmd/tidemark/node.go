@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -67,6 +69,9 @@ type loaded struct {
 func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger) (*node, error) {
 	n := &node{flags: f, logger: logger, index: series.New(), started: time.Now(), registry: prometheus.NewRegistry()}
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: n.started, ok: true})
+	if err := checkStorage(f.storagePath); err != nil {
+		return nil, err
+	}
 	var err error
 	if n.events, err = log.Open(filepath.Join(f.storagePath, logDir), log.Options{
 		Logger: logger,
@@ -96,6 +101,33 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 		}
 	}
 	return n, nil
+}
+
+// checkStorage refuses a directory that is not ours, before anything in it is touched: one that holds something, but no log.
+// Views without a log are refused too, because a log that has gone is never begun anew behind the back of what was folded
+// from it.
+func checkStorage(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("storage directory: %w", err)
+	}
+	foreign := ""
+	for _, e := range entries {
+		switch e.Name() {
+		case logDir:
+			return nil
+		case "lost+found":
+		default:
+			foreign = e.Name()
+		}
+	}
+	if foreign != "" {
+		return fmt.Errorf("storage directory %s: not one of tidemark: it holds %s and no %s", dir, foreign, logDir)
+	}
+	return nil
 }
 
 // openViews opens what is folded from the log, and restores it.
