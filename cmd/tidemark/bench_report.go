@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"runtime"
+	"slices"
 	"time"
 )
 
@@ -42,16 +43,22 @@ const (
 	latencyGrowth = 1.02
 	// latencyBuckets reach beyond an hour.
 	latencyBuckets = 1472
+	// exactLatencies are kept as they are: up to this number quantiles are exact.
+	exactLatencies = 4096
 )
 
 // latencies are durations in a bounded space, however many there are. The zero value is empty.
 type latencies struct {
+	exact  []time.Duration // the first of them
 	counts [latencyBuckets]uint64
 	n      uint64
 	max    time.Duration
 }
 
 func (l *latencies) add(d time.Duration) {
+	if len(l.exact) < exactLatencies {
+		l.exact = append(l.exact, d)
+	}
 	i := int(math.Log(max(1, float64(d))) / math.Log(latencyGrowth))
 	l.counts[min(i, latencyBuckets-1)]++
 	l.n++
@@ -59,6 +66,7 @@ func (l *latencies) add(d time.Duration) {
 }
 
 func (l *latencies) merge(o *latencies) {
+	l.exact = append(l.exact, o.exact[:min(len(o.exact), exactLatencies-len(l.exact))]...)
 	for i, n := range o.counts {
 		l.counts[i] += n
 	}
@@ -66,9 +74,12 @@ func (l *latencies) merge(o *latencies) {
 	l.max = max(l.max, o.max)
 }
 
-// quantile returns the q-quantile to one percent; 0 if there is nothing.
+// quantile returns the q-quantile, exactly or to one percent; 0 if there is nothing.
 func (l *latencies) quantile(q float64) time.Duration {
-	rank := uint64(math.Ceil(q * float64(l.n)))
+	rank := uint64(max(1, math.Ceil(q*float64(l.n))))
+	if l.n > 0 && l.n == uint64(len(l.exact)) {
+		return slices.Sorted(slices.Values(l.exact))[rank-1]
+	}
 	seen := uint64(0)
 	for i, n := range l.counts {
 		if seen += n; n > 0 && seen >= rank {

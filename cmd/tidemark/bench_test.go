@@ -265,36 +265,55 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Quantiles are within one percent of the exact ones, and never beyond the maximum.
+// Quantiles are exact as long as there are few, then within one percent, and never beyond the maximum.
 func TestLatencies(t *testing.T) {
 	var empty latencies
 	if empty.quantile(0.5) != 0 {
 		t.Error("nothing has a median")
 	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	var exact []time.Duration
-	var a, b latencies
-	for i := range 10_000 {
-		d := time.Duration(math.Exp(rng.Float64()*20) * 100)
-		exact = append(exact, d)
-		if i%2 == 0 {
-			a.add(d)
-		} else {
-			b.add(d)
+	for _, c := range []struct {
+		n         int
+		tolerance float64
+	}{{1, 0}, {exactLatencies, 0}, {exactLatencies + 1, 0.0101}, {10_000, 0.0101}} {
+		rng := rand.New(rand.NewPCG(1, 2))
+		var sorted []time.Duration
+		var a, b latencies
+		for i := range c.n {
+			d := time.Duration(math.Exp(rng.Float64()*20) * 100)
+			sorted = append(sorted, d)
+			if i%3 == 0 {
+				a.add(d)
+			} else {
+				b.add(d)
+			}
+		}
+		a.merge(&b)
+		slices.Sort(sorted)
+		for _, q := range []float64{0, 0.01, 0.5, 0.99, 1} {
+			want := sorted[max(0, int(math.Ceil(q*float64(c.n)))-1)]
+			if got := a.quantile(q); math.Abs(float64(got-want)) > c.tolerance*float64(want) || got > a.max || a.n != uint64(c.n) {
+				t.Errorf("quantile %v of %d: %v, want %v", q, c.n, got, want)
+			}
 		}
 	}
-	a.merge(&b)
-	slices.Sort(exact)
-	for _, q := range []float64{0, 0.01, 0.5, 0.99, 1} {
-		want := exact[max(0, int(math.Ceil(q*10_000))-1)]
-		if got := a.quantile(q); math.Abs(float64(got-want)) > 0.0101*float64(want) || got > a.max {
-			t.Errorf("quantile %v: %v, want %v", q, got, want)
-		}
+	var long latencies
+	for range exactLatencies + 1 {
+		long.add(365 * 24 * time.Hour)
 	}
-	var one latencies
-	one.add(365 * 24 * time.Hour)
-	if one.quantile(0.5) > one.max || one.max != 365*24*time.Hour {
-		t.Errorf("beyond the last bucket: %v", one.quantile(0.5))
+	if long.quantile(0.5) > long.max || long.max != 365*24*time.Hour {
+		t.Errorf("beyond the last bucket: %v", long.quantile(0.5))
+	}
+}
+
+// A load that is interrupted ends with an error and leaves nothing behind.
+func TestBenchInterrupted(t *testing.T) {
+	inTempDir(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	errs := &watched{want: "# writing for", seen: cancel}
+	var out bytes.Buffer
+	if code := execute(ctx, tiny("bench", "all", "--duration", "1h"), &out, errs); code != exitFailure || !strings.Contains(errs.String(), "context canceled") {
+		t.Fatalf("exit code %d\n%s%s", code, out.String(), errs)
 	}
 }
 

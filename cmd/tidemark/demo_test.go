@@ -225,6 +225,35 @@ func TestDemoKeep(t *testing.T) {
 	}
 }
 
+// A demo that is interrupted ends with an error and leaves nothing behind.
+func TestDemoInterrupted(t *testing.T) {
+	inTempDir(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &watched{want: "warm", seen: cancel}
+	var errs bytes.Buffer
+	if code := execute(ctx, []string{"demo", "--tasks", "2", "--epochs", "1000"}, out, &errs); code != exitFailure || !strings.Contains(errs.String(), "context canceled") {
+		t.Fatalf("exit code %d\n%s%s", code, out, errs.String())
+	}
+	if strings.Contains(out.String(), "PASS") {
+		t.Errorf("a verdict:\n%s", out)
+	}
+}
+
+// A server of its own that does not start says why.
+func TestOwnServerFails(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := startServer(t.Context(), dir, "no: such: yaml"); err == nil || !strings.Contains(err.Error(), defaultConfigFile) {
+		t.Errorf("a configuration with a fault: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, ownStorage), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := startServer(t.Context(), dir, ""); err == nil || !strings.Contains(err.Error(), ownStorage) {
+		t.Errorf("a file in the place of the storage: %v", err)
+	}
+}
+
 // watched is a buffer that calls seen once, when it first contains want.
 type watched struct {
 	bytes.Buffer
