@@ -50,6 +50,7 @@ type node struct {
 
 	registry *prometheus.Registry
 	started  time.Time
+	caughtUp atomic.Bool // the start and the plan of this process are applied, and so is everything before them
 
 	reloading sync.Mutex // one reload at a time
 	current   atomic.Pointer[loaded]
@@ -69,7 +70,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: n.started, ok: true})
 	var err error
 	if n.events, err = log.Open(filepath.Join(f.storagePath, logDir), log.Options{
-		Logger: logger,
+		Logger: logger, FS: f.around.logFS, Now: f.around.now, Monotonic: f.around.monotonic,
 		OnPoison: func(err error) {
 			logger.Error("A write of the log failed; nothing more is acknowledged", "err", err)
 		},
@@ -81,7 +82,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	}
 	n.lag = newLagMeter(n.events, n.panes)
 	n.gate = &gate{
-		events: n.events, lag: n.lag, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: time.Now,
+		events: n.events, lag: n.lag, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
 	}
 	if err := n.gate.lookAtDisk(); err != nil {
 		return nil, errors.Join(err, n.close())
@@ -104,7 +105,9 @@ func (n *node) openViews() error {
 		return err
 	}
 	var err error
-	if n.views, err = bucket.Open(filepath.Join(n.flags.storagePath, viewsDir), n.events.Identity(), bucket.Options{Logger: n.logger}); err != nil {
+	if n.views, err = bucket.Open(filepath.Join(n.flags.storagePath, viewsDir), n.events.Identity(), bucket.Options{
+		Logger: n.logger, FS: n.flags.around.viewsFS,
+	}); err != nil {
 		return err
 	}
 	n.panes = pane.New(n.events, n.index, n.views, pane.Options{
@@ -140,6 +143,7 @@ func (n *node) startUp(ctx context.Context) error {
 		}
 		return err
 	}
+	n.caughtUp.Store(true)
 	n.logger.Info("Ready", "replayed_to", target, "took", time.Since(begin).Round(time.Millisecond))
 	<-ctx.Done()
 	return nil
@@ -175,7 +179,7 @@ func (n *node) reload(ctx context.Context) error {
 
 // Replaying implements transport.Replay.
 func (n *node) Replaying() (string, bool) {
-	if n.runner.Ready() && n.gate.open.Load() {
+	if n.caughtUp.Load() {
 		return "", false
 	}
 	applied, target := n.runner.Progress()

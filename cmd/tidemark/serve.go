@@ -17,6 +17,7 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/alecthomas/units"
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/promslog"
@@ -62,10 +63,36 @@ type serveFlags struct {
 
 	log   promslog.Config
 	flags map[string]string // as given, for /api/v1/status/flags
+
+	around surroundings
+}
+
+// surroundings is what the service takes from the machine. The zero value is the machine; tests put their own in its place.
+type surroundings struct {
+	now            func() time.Time     // nil: time.Now
+	monotonic      func() time.Duration // of log time; nil: the machine's
+	logFS, viewsFS vfs.FS               // nil: the file system
+}
+
+func (s *surroundings) time() time.Time {
+	if s.now == nil {
+		return time.Now()
+	}
+	return s.now()
 }
 
 func newServe(app *kingpin.Application) command {
 	f := &serveFlags{}
+	c := f.declare(app)
+	return command{c, func(ctx context.Context, _, stderr io.Writer) error {
+		f.log.Writer = stderr
+		f.flags = flagValues(c.Model())
+		return f.serve(ctx)
+	}}
+}
+
+// declare declares the command with its flags.
+func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c := app.Command("serve", "Take remote write, keep the log, fold it into panes, answer queries.")
 	rw := remotewrite.DefaultOptions()
 	c.Flag("config.file", "Configuration file. Without it "+defaultConfigFile+" is read if it is there.").IsSetByUser(&f.configGiven).Default(defaultConfigFile).StringVar(&f.configFile)
@@ -99,11 +126,7 @@ func newServe(app *kingpin.Application) command {
 	count("write.max-label-value-bytes", "Length of a label value.", rw.MaxLabelValueBytes, &f.maxValue)
 	c.Flag("write.rate-limit", "Requests per second; beyond it 503. 0 = no limit.").Default("0").Float64Var(&f.rateLimit)
 	promslogflag.AddFlags(app, &f.log)
-	return command{c, func(ctx context.Context, _, stderr io.Writer) error {
-		f.log.Writer = stderr
-		f.flags = flagValues(c.Model())
-		return f.serve(ctx)
-	}}
+	return c
 }
 
 // flagValues lists flags with their values, as /api/v1/status/flags shows them.
@@ -138,7 +161,13 @@ func (f *serveFlags) loadPlan() (*plan.Config, *plan.Plan, plan.Report, error) {
 }
 
 func (f *serveFlags) serve(ctx context.Context) error {
-	logger := promslog.New(&f.log)
+	listen := func() (net.Listener, error) { return net.Listen("tcp", f.listenAddress) }
+	return f.serveOn(ctx, listen, promslog.New(&f.log), func(*node) {})
+}
+
+// serveOn opens everything, serves until ctx ends or a part fails, and closes everything. opened is called once with what was
+// opened, before any of it runs.
+func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, error), logger *slog.Logger, opened func(*node)) error {
 	cfg, p, report, err := f.loadPlan()
 	if err != nil {
 		return err
@@ -149,8 +178,8 @@ func (f *serveFlags) serve(ctx context.Context) error {
 			return &exitError{exitUsage, err}
 		}
 	}
-	// The port is bound before anything else is done, so that a sender waits instead of being turned away.
-	listener, err := net.Listen("tcp", f.listenAddress)
+	// The port is bound before anything is opened, so that a sender waits instead of being turned away.
+	listener, err := listen()
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -166,6 +195,7 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, n.close())
 	}
+	opened(n)
 	err = f.runGroup(ctx, n, transport.Server(handler), listener, logger)
 	if cerr := n.close(); err == nil {
 		err = cerr
@@ -253,7 +283,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		MaxBodyBytes: int64(f.maxBody), MaxDecodedBytes: int64(f.maxDecoded), MaxInflightBytes: int64(f.maxInflight),
 		MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
 		MaxLabels: f.maxLabels, MaxLabelNameBytes: f.maxName, MaxLabelValueBytes: f.maxValue,
-		MaxFuture: f.maxFuture, BodyTimeout: transport.BodyTimeout / 2,
+		MaxFuture: f.maxFuture, Now: f.around.time, BodyTimeout: transport.BodyTimeout / 2,
 		RateLimit: f.rateLimit, RateBurst: max(1, int(f.rateLimit)),
 	})
 	if err != nil {
@@ -261,7 +291,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	}
 	opts := transport.Options{
 		Materializations: n, Reload: n.reload, RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
-		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState,
+		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
 	}
 	if !cfg.Exact.Upstream.IsZero() {
 		up, err := upstream.New(cfg.Exact.Upstream.Reveal().String(), upstream.Options{Timeout: f.timeout, Registerer: n.registry})
