@@ -37,6 +37,8 @@ type gate struct {
 	minFree uint64        // bytes
 	now     func() time.Time
 
+	freeBytes func(path string) (uint64, error)
+
 	open atomic.Bool   // the start stands in the log
 	free atomic.Uint64 // bytes, as last seen
 
@@ -113,6 +115,24 @@ func (g *gate) Append(ctx context.Context, body log.Body) (log.Seq, error) {
 	return g.events.Append(ctx, body)
 }
 
+// tickLog is where the ticker writes. While no write is taken, no tick is written either, and the first one after that comes
+// behind the start event: else buckets would close by the clock while the senders hold back what belongs into them (G2).
+type tickLog struct{ *gate }
+
+// LogTime implements pane.TickLog.
+func (t tickLog) LogTime() int64 { return t.events.LogTime() }
+
+// Append implements pane.TickLog. A tick that is not due to be written is let go; the next second brings another.
+func (t tickLog) Append(ctx context.Context, body log.Body) (log.Seq, error) {
+	if err := t.events.Err(); err != nil {
+		return 0, err
+	}
+	if t.unavailable() != nil || t.accept() != nil {
+		return 0, nil
+	}
+	return t.events.Append(ctx, body)
+}
+
 // drain seals input and appends the drain behind everything that was accepted before (G1). If the append fails for sure,
 // input is open again.
 func (g *gate) drain(ctx context.Context) (log.Seq, error) {
@@ -144,12 +164,21 @@ func (g *gate) watch(ctx context.Context) error {
 }
 
 func (g *gate) lookAtDisk() error {
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(g.path, &st); err != nil {
+	free, err := g.freeBytes(g.path)
+	if err != nil {
 		return fmt.Errorf("free space of %s: %w", g.path, err)
 	}
-	g.free.Store(st.Bavail * uint64(st.Bsize))
+	g.free.Store(free)
 	return nil
+}
+
+// freeBytes asks the file system under path how much may still be written.
+func freeBytes(path string) (uint64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(path, &st); err != nil {
+		return 0, err
+	}
+	return st.Bavail * uint64(st.Bsize), nil
 }
 
 // reasons says in words why writes are refused.

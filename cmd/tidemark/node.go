@@ -52,6 +52,8 @@ type node struct {
 	started  time.Time
 	caughtUp atomic.Bool // the start and the plan of this process are applied, and so is everything before them
 
+	saidStopped sync.Once
+
 	reloading sync.Mutex // one reload at a time
 	current   atomic.Pointer[loaded]
 }
@@ -83,11 +85,15 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	n.lag = newLagMeter(n.events, n.panes)
 	n.gate = &gate{
 		events: n.events, lag: n.lag, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
+		freeBytes: f.around.freeBytes,
+	}
+	if n.gate.freeBytes == nil {
+		n.gate.freeBytes = freeBytes
 	}
 	if err := n.gate.lookAtDisk(); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
-	n.ticker = pane.NewTicker(n.panes, n.events)
+	n.ticker = pane.NewTicker(n.panes, tickLog{n.gate})
 	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner}
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(n),
@@ -149,6 +155,33 @@ func (n *node) startUp(ctx context.Context) error {
 	return nil
 }
 
+// stopped returns the error that stopped the projection, or nil while it stands.
+func (n *node) stopped() error {
+	if _, err := n.panes.Applied(); err != nil {
+		return fmt.Errorf("projection %s: %w", n.panes.Name(), err)
+	}
+	return nil
+}
+
+// outlive makes of a part that needs the projection one that goes on, doing nothing, when the projection has stopped.
+func (n *node) outlive(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := run(ctx)
+		if err == nil || ctx.Err() != nil || n.events.Err() != nil {
+			return err
+		}
+		why := n.stopped()
+		if why == nil {
+			return err
+		}
+		n.saidStopped.Do(func() {
+			n.logger.Error("A projection has stopped; writes are still taken, queries and barriers are not answered", "err", why)
+		})
+		<-ctx.Done()
+		return nil
+	}
+}
+
 // reload reads the configuration again and puts the new plan in force. A configuration with an error changes nothing.
 func (n *node) reload(ctx context.Context) error {
 	n.reloading.Lock()
@@ -179,7 +212,8 @@ func (n *node) reload(ctx context.Context) error {
 
 // Replaying implements transport.Replay.
 func (n *node) Replaying() (string, bool) {
-	if n.caughtUp.Load() {
+	// A projection that has stopped will not catch up; whoever reads it is told why.
+	if n.caughtUp.Load() || n.stopped() != nil {
 		return "", false
 	}
 	applied, target := n.runner.Progress()
@@ -189,8 +223,8 @@ func (n *node) Replaying() (string, bool) {
 // Reasons implements transport.Readiness.
 func (n *node) Reasons() []string {
 	reasons := n.gate.reasons()
-	if _, err := n.panes.Applied(); err != nil {
-		reasons = append(reasons, fmt.Sprintf("projection %s stopped: %s", n.panes.Name(), err))
+	if err := n.stopped(); err != nil {
+		reasons = append(reasons, fmt.Sprintf("stopped: %s", err))
 	}
 	if k := n.panes.CheckpointFailures(); k >= failuresToReport {
 		reasons = append(reasons, fmt.Sprintf("projection %s failed to write its last %d checkpoints", n.panes.Name(), k))

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"regexp"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -72,6 +73,7 @@ type surroundings struct {
 	now            func() time.Time     // nil: time.Now
 	monotonic      func() time.Duration // of log time; nil: the machine's
 	logFS, viewsFS vfs.FS               // nil: the file system
+	freeBytes      func(path string) (uint64, error)
 }
 
 func (s *surroundings) time() time.Time {
@@ -213,9 +215,12 @@ func reportSkipped(logger *slog.Logger, report plan.Report) {
 }
 
 // runGroup runs the parts until one ends or ctx does. They stop from the outside in: requests, then folds with their last
-// checkpoint, then the log.
+// checkpoint, then the log. A projection that stops does not end the service: what was written stays safe and is taken on,
+// queries and barriers are told why there is no answer, and the service is not ready.
 func (f *serveFlags) runGroup(ctx context.Context, n *node, server *http.Server, listener net.Listener, logger *slog.Logger) error {
 	var g run.Group
+	var faults faults
+	add := func(f func(context.Context) error) { g.Add(actor(faults.note(f))) }
 	stop, cancel := context.WithCancel(ctx)
 	g.Add(func() error { <-stop.Done(); return nil }, func(error) { cancel() })
 	g.Add(func() error {
@@ -229,21 +234,51 @@ func (f *serveFlags) runGroup(ctx context.Context, n *node, server *http.Server,
 			server.Close()
 		}
 	})
-	g.Add(actor(func(ctx context.Context) error { return reloadOnHangup(ctx, n, logger) }))
-	g.Add(actor(n.gate.watch))
-	g.Add(actor(n.startUp))
-	g.Add(actor(n.ticker.Run))
-	g.Add(actor(n.runner.Run))
-	g.Add(actor(n.panes.Run))
-	g.Add(actor(n.events.Run))
+	add(func(ctx context.Context) error { return reloadOnHangup(ctx, n, logger) })
+	add(n.gate.watch)
+	add(n.outlive(n.startUp))
+	add(n.outlive(n.ticker.Run))
+	add(n.outlive(n.runner.Run))
+	add(n.outlive(n.panes.Run))
+	add(n.events.Run)
 	err := g.Run()
-	if perr := n.events.Err(); perr != nil {
-		return perr
+	switch {
+	case n.events.Err() != nil:
+		return n.events.Err()
+	case faults.first() != nil:
+		return faults.first()
+	case err != nil && !errors.Is(err, http.ErrServerClosed):
+		return err
 	}
-	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) {
+	return n.stopped() // nil, unless a projection had stopped before all else did
+}
+
+// faults keeps what members of a run.Group return, which itself tells of the first that ends only: a last checkpoint fails
+// when all else has ended in order.
+type faults struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (f *faults) note(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := run(ctx)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			f.mu.Lock()
+			f.errs = append(f.errs, err)
+			f.mu.Unlock()
+		}
+		return err
+	}
+}
+
+func (f *faults) first() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.errs) == 0 {
 		return nil
 	}
-	return err
+	return f.errs[0]
 }
 
 // actor makes a member of a run.Group of a function that ends with its context. Interrupting it waits until it has ended, so

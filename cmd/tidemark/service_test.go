@@ -44,6 +44,7 @@ type setup struct {
 	flags  []string // of serve
 	around surroundings
 	logger *slog.Logger // nil: none
+	opened func(*node)  // called before anything runs
 }
 
 // service is the whole service on a loopback port, with everything that `tidemark serve` runs.
@@ -71,9 +72,12 @@ func openService(t *testing.T, s setup) (*service, error) {
 		t.Fatal(err)
 	}
 	f := &serveFlags{around: s.around}
+	if f.around.freeBytes == nil {
+		f.around.freeBytes = func(string) (uint64, error) { return 1 << 40, nil } // the machine's disk is no part of the test
+	}
 	app := kingpin.New("tidemark", "")
 	c := f.declare(app)
-	args := append([]string{"serve", "--storage.path", filepath.Join(s.dir, "data"), "--config.file", config, "--log.min-free-bytes", "0"}, s.flags...)
+	args := append([]string{"serve", "--storage.path", filepath.Join(s.dir, "data"), "--config.file", config}, s.flags...)
 	if _, err := app.Parse(args); err != nil {
 		t.Fatal(err)
 	}
@@ -96,12 +100,18 @@ func openService(t *testing.T, s setup) (*service, error) {
 	opened := make(chan *node, 1)
 	go func() {
 		defer close(v.ended)
-		v.err = f.serveOn(ctx, listen, logger, func(n *node) { opened <- n })
+		v.err = f.serveOn(ctx, listen, logger, func(n *node) {
+			if s.opened != nil {
+				s.opened(n)
+			}
+			opened <- n
+		})
 	}()
 	select {
 	case v.node = <-opened:
 	case <-v.ended:
 		cancel()
+		listener.Close()
 		return nil, v.err
 	}
 	t.Cleanup(func() { _ = v.stop() })
