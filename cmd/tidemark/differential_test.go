@@ -55,7 +55,11 @@ func deliver(rng *rand.Rand, all []querytest.Series) [][]byte {
 	slices.SortStableFunc(todo, func(a, b delivery) int { return int(a.due - b.due) })
 	var bodies [][]byte
 	for len(todo) > 0 {
-		n := min(len(todo), 1+rng.IntN(600))
+		// What is sent again must still be within the correction horizon of what came with it.
+		n := 1
+		for most := min(len(todo), 1+rng.IntN(600)); n < most && todo[n].due-todo[0].due < 120_000; {
+			n++
+		}
 		body := remotewrite.Encode(request(all, todo[:n], 0))
 		bodies = append(bodies, body)
 		if len(bodies) == 1 || rng.IntN(8) == 0 {
