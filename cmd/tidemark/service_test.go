@@ -21,9 +21,11 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
+	"github.com/golang/snappy"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"go.uber.org/goleak"
@@ -545,4 +547,61 @@ func TestService(t *testing.T) {
 		t.Error("the port is still open")
 	}
 	http.DefaultClient.CloseIdleConnections()
+}
+
+// labelPairs is a label set as it stands on the wire: in any order, repeated, empty.
+type labelPairs [][2]string
+
+// sendRaw writes one sample of a series whose labels stand as given; it must be acknowledged.
+func (v *service) sendRaw(ls labelPairs, t int64, value float64) {
+	v.t.Helper()
+	if code := v.sendRawFor(ls, t, value); code != 204 {
+		v.t.Fatalf("write %q: status %d", ls, code)
+	}
+}
+
+func (v *service) sendRawFor(ls labelPairs, t int64, value float64) int {
+	v.t.Helper()
+	var req prompb.WriteRequest
+	ts := prompb.TimeSeries{Samples: []prompb.Sample{{Timestamp: t, Value: value}}}
+	for _, l := range ls {
+		ts.Labels = append(ts.Labels, prompb.Label{Name: l[0], Value: l[1]})
+	}
+	req.Timeseries = append(req.Timeseries, ts)
+	b, err := req.Marshal()
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	err = v.write.Send(v.t.Context(), snappy.Encode(nil, b))
+	var status *remotewrite.StatusError
+	switch {
+	case err == nil:
+		return 204
+	case errors.As(err, &status):
+		return status.Code
+	}
+	v.t.Fatal(err)
+	return 0
+}
+
+// frontier is that of a materialization, ms.
+func (v *service) frontier(name string) int64 {
+	v.t.Helper()
+	code, body := v.get("/api/v1/materializations")
+	var a struct {
+		Data []struct {
+			Name     string
+			Frontier *int64 `json:"frontier_ms"`
+		}
+	}
+	if err := json.Unmarshal([]byte(body), &a); err != nil || code != 200 {
+		v.t.Fatalf("status %d, %s, %v", code, body, err)
+	}
+	for _, m := range a.Data {
+		if m.Name == name && m.Frontier != nil {
+			return *m.Frontier
+		}
+	}
+	v.t.Fatalf("no frontier of %s in %s", name, body)
+	return 0
 }
