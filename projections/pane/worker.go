@@ -12,7 +12,7 @@ import (
 // message is what a worker takes from its queue: a batch of events, or a visit to its shards.
 type message struct {
 	events []*log.Event
-	visit  func(*Shard, *shelf)
+	visit  visit
 	done   chan<- struct{} // receives once the visit is over; never blocks
 }
 
