@@ -18,6 +18,8 @@ const (
 	resumeAfter = time.Second
 	// watchInterval is how often the free space and the lag are looked at.
 	watchInterval = time.Second
+	// maxWaiting bounds the bytes of closed buckets that cannot be written to the views.
+	maxWaiting = 512 << 20
 	// lagRetry and diskRetry are what a refused sender is told to wait.
 	lagRetry  = 5 * time.Second
 	diskRetry = 30 * time.Second
@@ -38,6 +40,9 @@ type gate struct {
 	now     func() time.Time
 
 	freeBytes func(path string) (uint64, error)
+
+	waiting    func() int64 // bytes of closed buckets that checkpoints fail to write
+	maxWaiting int64
 
 	open atomic.Bool   // the start stands in the log
 	free atomic.Uint64 // bytes, as last seen
@@ -74,6 +79,9 @@ func (g *gate) unavailable() error {
 	}
 	if free := g.free.Load(); free < g.minFree {
 		return &remotewrite.Unavailable{Reason: "disk is below its reserve", RetryAfter: diskRetry}
+	}
+	if g.waiting() > g.maxWaiting {
+		return &remotewrite.Unavailable{Reason: "closed buckets cannot be written", RetryAfter: diskRetry}
 	}
 	if g.maxLag > 0 && g.ready() && g.lag.lag(g.now()) > g.maxLag {
 		return &remotewrite.Unavailable{Reason: "projections lag behind the log", RetryAfter: lagRetry}

@@ -85,7 +85,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	n.lag = newLagMeter(n.events, n.panes)
 	n.gate = &gate{
 		events: n.events, lag: n.lag, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
-		freeBytes: f.around.freeBytes,
+		freeBytes: f.around.freeBytes, waiting: n.panes.Waiting, maxWaiting: maxWaiting,
 	}
 	if n.gate.freeBytes == nil {
 		n.gate.freeBytes = freeBytes
