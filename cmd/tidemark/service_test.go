@@ -463,6 +463,16 @@ func (v *service) want(expr string, at int64, want map[string]float64) {
 	}
 }
 
+// one is the only value of an answer.
+func (a *answer) one(t *testing.T) float64 {
+	t.Helper()
+	r, ok := a.Value.(promql.Vector)
+	if !ok || len(r) != 1 {
+		t.Fatalf("%v is not one value (%v)", a.Value, a.Err)
+	}
+	return r[0].F
+}
+
 // one is the result of an aggregation without labels.
 func one(v float64) map[string]float64 { return map[string]float64{"{}": v} }
 
