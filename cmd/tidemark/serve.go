@@ -221,6 +221,7 @@ func (f *serveFlags) runGroup(ctx context.Context, n *node, server *http.Server,
 	var g run.Group
 	var faults faults
 	add := func(f func(context.Context) error) { g.Add(actor(faults.note(f))) }
+	served := newRequests(server)
 	stop, cancel := context.WithCancel(ctx)
 	g.Add(func() error { <-stop.Done(); return nil }, func(error) { cancel() })
 	g.Add(func() error {
@@ -228,10 +229,8 @@ func (f *serveFlags) runGroup(ctx context.Context, n *node, server *http.Server,
 		return server.Serve(listener)
 	}, func(error) {
 		logger.Info("Stopping")
-		bound, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
-		defer cancel()
-		if server.Shutdown(bound) != nil {
-			server.Close()
+		if !served.stop(shutdownTimeout) {
+			logger.Warn("Some requests do not end; the stores are closed under them")
 		}
 	})
 	add(func(ctx context.Context) error { return reloadOnHangup(ctx, n, logger) })
