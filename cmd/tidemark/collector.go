@@ -89,7 +89,7 @@ func (c *collector) panes(gauge, counter func(string, float64, ...string)) {
 	applied, _ := p.Applied()
 	gauge("projection_applied_seq", float64(applied), p.Name())
 	gauge("projection_durable_seq", float64(p.Durable()), p.Name())
-	gauge("projection_lag_seconds", c.n.lag.lag(time.Now()).Seconds(), p.Name())
+	gauge("projection_lag_seconds", c.n.lag.lag(c.n.gate.now()).Seconds(), p.Name())
 	gauge("projection_checkpoint_consecutive_failures", float64(p.CheckpointFailures()), p.Name())
 
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)

@@ -175,7 +175,7 @@ func (n *node) outlive(run func(context.Context) error) func(context.Context) er
 			return err
 		}
 		n.saidStopped.Do(func() {
-			n.logger.Error("A projection has stopped; writes are still taken, queries and barriers are not answered", "err", why)
+			n.logger.Error("A projection has stopped: queries and barriers get its error, and writes are taken until the lag is too large", "err", why)
 		})
 		<-ctx.Done()
 		return nil

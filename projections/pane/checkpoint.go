@@ -1,8 +1,8 @@
 package pane
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -158,7 +158,7 @@ func (p *Projection) flush(ctx context.Context) error {
 
 // finalCheckpoint writes every shard after the workers have ended.
 func (p *Projection) finalCheckpoint() error {
-	var errs []error
+	var failed error // the first: the others say the same
 	for _, w := range p.workers {
 		for id, s := range w.shards {
 			if s == nil {
@@ -166,7 +166,7 @@ func (p *Projection) finalCheckpoint() error {
 			}
 			c := p.freeze(s, w.shelves[id])
 			if err := p.store.Commit(c); err != nil {
-				errs = append(errs, err)
+				failed = cmp.Or(failed, err)
 				continue
 			}
 			p.release(w.shelves[id], c)
@@ -174,7 +174,7 @@ func (p *Projection) finalCheckpoint() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), finalFlushTimeout)
 	defer cancel()
-	if err := errors.Join(append(errs, p.store.Flush(ctx))...); err != nil {
+	if err := cmp.Or(failed, p.store.Flush(ctx)); err != nil {
 		return fmt.Errorf("last checkpoint: %w", err)
 	}
 	return nil
