@@ -114,19 +114,19 @@ func TestCase_B21_WallClockGoesBack(t *testing.T) {
 
 func TestCase_B23_VeryLargeRequest(t *testing.T) {
 	v := startService(t, wipeable(t, setup{config: minutePanes}))
-	// 400,000 samples of 80,000 series, about 30 MiB.
+	// 400,000 samples of 20,000 series, about 30 MiB.
 	large := func(pad int) []remotewrite.Series {
-		out := make([]remotewrite.Series, 80_000)
+		out := make([]remotewrite.Series, 20_000)
 		for i := range out {
 			out[i].Labels = labels.FromStrings("__name__", "m", "i", strconv.Itoa(i), "pad", strings.Repeat(strconv.Itoa(i%10), pad))
-			for k := range int64(5) {
+			for k := range int64(20) {
 				out[i].Samples = append(out[i].Samples, remotewrite.Sample{Time: 1000 * (k + 1), Value: 1})
 			}
 		}
 		return out
 	}
 	began := time.Now()
-	if err := v.write.Write(t.Context(), large(230)); err != nil {
+	if err := v.write.Write(t.Context(), large(1200)); err != nil {
 		t.Fatal(err)
 	}
 	took := time.Since(began)
@@ -134,7 +134,7 @@ func TestCase_B23_VeryLargeRequest(t *testing.T) {
 		t.Errorf("acknowledged after %s", took)
 	}
 	t.Logf("acknowledged after %s", took)
-	err := v.write.Write(t.Context(), large(400))
+	err := v.write.Write(t.Context(), large(1700))
 	if status, ok := err.(*remotewrite.StatusError); !ok || status.Code != 413 {
 		t.Errorf("beyond the bound: %v", err)
 	}

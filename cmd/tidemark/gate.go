@@ -28,8 +28,8 @@ const (
 // gate decides whether writes are taken now. It implements remotewrite.Gate and remotewrite.Appender.
 //
 // G1: what is appended through it stands before a drain's event, or is refused as sealed.
-// G2: the first write after all were refused for resumeAfter comes behind a start event, so that no bucket closes by the
-// clock before what the senders hold back has arrived.
+// G2: the first write after all were refused for resumeAfter comes behind a start event, and no tick is written in between, so
+// that no bucket closes by the clock before what the senders hold back has arrived.
 type gate struct {
 	events  *log.Log
 	lag     *lagMeter

@@ -378,6 +378,37 @@ func (v *service) progress() (applied, total int) {
 	return applied, total
 }
 
+// hold puts a held projection between the log and the panes.
+func (h *held) hold(t *testing.T) func(*node) {
+	return func(n *node) {
+		h.Projection = n.panes
+		n.runner = projections.NewRunner(n.events, h)
+		if err := n.runner.Restore(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Ready means that the plan of this start is in force, also when there was nothing to replay: else the first queries would
+// miss for want of a materialization.
+func TestReadyWithThePlanInForce(t *testing.T) {
+	h := &held{pass: make(chan struct{})}
+	v, err := openService(t, setup{config: minutePanes, opened: h.hold(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.eventually("writes are taken", func() bool { return v.sendFor(sent{`m`, 1000, 1}) == 204 })
+	if code, body := v.get("/-/ready"); code != 503 || !strings.Contains(body, "replaying") {
+		t.Errorf("ready: %d %s", code, body)
+	}
+	if a := v.instant(`sum_over_time(m[1m])`, 60_000); a.code != 503 {
+		t.Errorf("query: %d %v", a.code, a.Err)
+	}
+	close(h.pass)
+	v.eventually("ready", func() bool { code, _ := v.get("/-/ready"); return code == 200 })
+	v.wantMiss(`sum_over_time(m[1m])`, 60_000, "unpublished")
+}
+
 func TestCase_B17_LongReplay(t *testing.T) {
 	v := startService(t, wipeable(t, setup{config: minutePanes, flags: []string{"--projection.checkpoint-interval=-1s"}}))
 	const requests, each = 2000, 100
@@ -394,13 +425,7 @@ func TestCase_B17_LongReplay(t *testing.T) {
 	left := v.setup.around.logFS.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{})
 	_ = v.stop() // of no effect on what is left
 	s := v.setup.onto(t, left)
-	s.opened = func(n *node) {
-		h.Projection = n.panes
-		n.runner = projections.NewRunner(n.events, h)
-		if err := n.runner.Restore(); err != nil {
-			t.Error(err)
-		}
-	}
+	s.opened = h.hold(t)
 	began := time.Now()
 	v, err := openService(t, s)
 	if err != nil {

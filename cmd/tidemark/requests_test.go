@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/projections"
 	"tidemark/transport"
 )
 
@@ -47,13 +46,7 @@ func TestRequestsStop(t *testing.T) {
 func TestStopWhileABarrierWaits(t *testing.T) {
 	t.Parallel() // it waits for the patience of a stop
 	h := &held{pass: make(chan struct{})}
-	v, err := openService(t, setup{config: minutePanes, opened: func(n *node) {
-		h.Projection = n.panes
-		n.runner = projections.NewRunner(n.events, h)
-		if err := n.runner.Restore(); err != nil {
-			t.Error(err)
-		}
-	}})
+	v, err := openService(t, setup{config: minutePanes, opened: h.hold(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds what a test waits for where only a real process can tell. Nothing is as slow, unless it hangs.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // setup is what a test may choose of a service.
 type setup struct {
