@@ -1,1 +1,46 @@
-GO ?= go
+# Every target works on a fresh machine with Go alone. What is slow says so.
+GO        ?= go
+BIN       := .bin
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+REVISION  ?= $(shell git rev-parse --short HEAD 2>/dev/null)
+LDFLAGS   := -X main.version=$(VERSION) -X main.revision=$(REVISION)
+FUZZTIME  ?= 10s
+# Packages whose tests use goroutines; the rest is folds and codecs.
+RACE      := ./log ./projections ./projections/pane ./projections/query ./transport/... ./cmd/...
+
+.PHONY: build test race lint fuzz-smoke bench demo clean
+
+build:
+	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/tidemark ./cmd/tidemark
+
+# All tests. Those that need other programs (Prometheus, the node exporter) say loudly when they are left out;
+# REQUIRE_PEERS=1 makes that a failure.
+test:
+	$(GO) test ./...
+
+race:
+	$(GO) test -race -short $(RACE)
+
+lint:
+	@test -z "$$(gofmt -l cmd log master projections transport 2>/dev/null)" || { gofmt -d cmd log projections transport | head -50; exit 1; }
+	$(GO) vet ./...
+	cd .tools && $(GO) build -o ../$(BIN)/staticcheck honnef.co/go/tools/cmd/staticcheck
+	$(BIN)/staticcheck ./...
+
+# Every fuzz target of the tree, each for FUZZTIME.
+fuzz-smoke:
+	@set -e; grep -rlE '^func Fuzz[A-Z]' --include='*_test.go' . | sort | while read -r f; do \
+	  grep -oE '^func Fuzz[A-Za-z0-9_]+' "$$f" | sed 's/^func //' | while read -r t; do \
+	    echo "== $$t ($$(dirname $$f))"; \
+	    $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) "$$(dirname $$f)"; \
+	  done; \
+	done
+
+bench: build
+	$(BIN)/tidemark bench all
+
+demo: build
+	$(BIN)/tidemark demo
+
+clean:
+	rm -rf $(BIN)

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/bits"
 	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -131,13 +130,13 @@ func appendTimes(dst []byte, ends []uint32, times []int64) []byte {
 	if len(ends) == len(times) {
 		return appendDeltas(dst, times)
 	}
-	var first int64
+	var first, step int64
 	var begin uint32
 	for _, end := range ends {
-		prev := first
-		for i := begin; i < end; i++ {
-			dst = binary.AppendVarint(dst, times[i]-prev)
-			prev = times[i]
+		dst = binary.AppendVarint(dst, times[begin]-first)
+		for i := begin + 1; i < end; i++ {
+			dst = binary.AppendVarint(dst, times[i]-times[i-1]-step)
+			step = times[i] - times[i-1]
 		}
 		first, begin = times[begin], end
 	}
@@ -206,212 +205,4 @@ func appendDefs(dst []byte, defs []SeriesDef) ([]byte, error) {
 		prev = defs[i].Ref
 	}
 	return dst, nil
-}
-
-func (d *decoder) columns(w *Write) {
-	copy(w.Hash[:], d.take(len(w.Hash)))
-	sections := d.byte()
-	if sections&^byte(sectionsKnown) != 0 {
-		d.fail("unknown section")
-		return
-	}
-	if sections&sectionSamples != 0 {
-		d.runs(w)
-		d.times(w)
-		d.values(w)
-	}
-	if sections&sectionStarts != 0 {
-		w.Starts = make([]int64, len(w.Times))
-		d.deltas(w.Starts)
-		if d.reason == "" && !anyStart(w.Starts) {
-			d.fail("start times without any")
-		}
-	}
-	if sections&sectionExemplars != 0 {
-		w.Exemplars = make([]Exemplar, d.some(11))
-		for i := range w.Exemplars {
-			d.exemplar(&w.Exemplars[i])
-		}
-	}
-	if sections&sectionHistograms != 0 {
-		w.Histograms = make([]Histogram, d.some(3))
-		for i := range w.Histograms {
-			h := &w.Histograms[i]
-			h.Ref, h.Time = SeriesRef(d.uvarint()), d.varint()
-			h.Proto = append([]byte(nil), d.bytes()...)
-		}
-	}
-	if sections&sectionMetadata != 0 {
-		w.Metadata = make([]Metadata, d.some(4))
-		for i := range w.Metadata {
-			m := &w.Metadata[i]
-			m.Family, m.Type = string(d.bytes()), string(d.bytes())
-			m.Help, m.Unit = string(d.bytes()), string(d.bytes())
-		}
-	}
-}
-
-func (d *decoder) runs(w *Write) {
-	runs := d.count(1)
-	samples := d.count(1) // every sample has at least a byte of value
-	if d.reason != "" || runs == 0 || samples < runs {
-		d.fail("run without a sample")
-		return
-	}
-	w.Refs = make([]SeriesRef, runs)
-	w.Ends = make([]uint32, runs)
-	var ref SeriesRef
-	for i := range w.Refs {
-		next := ref + SeriesRef(d.uvarint())
-		if next <= ref {
-			d.fail("series out of order")
-			return
-		}
-		ref = next
-		w.Refs[i] = ref
-	}
-	if samples == runs {
-		for i := range w.Ends {
-			w.Ends[i] = uint32(i + 1)
-		}
-	} else {
-		var end uint64
-		for i := range w.Ends {
-			n := d.uvarint()
-			if n == 0 || n > uint64(samples)-end {
-				d.fail("run lengths do not add up")
-				return
-			}
-			end += n
-			w.Ends[i] = uint32(end)
-		}
-		if end != uint64(samples) {
-			d.fail("run lengths do not add up")
-			return
-		}
-	}
-	if samples > len(d.b) {
-		d.fail("count beyond the end")
-		return
-	}
-	w.Times = make([]int64, samples)
-	w.Values = make([]float64, samples)
-}
-
-func (d *decoder) times(w *Write) {
-	if d.reason != "" {
-		return
-	}
-	switch d.byte() {
-	case timesEqual:
-		t := d.varint()
-		for i := range w.Times {
-			w.Times[i] = t
-		}
-	case timesDelta:
-		if len(w.Ends) == len(w.Times) {
-			d.deltas(w.Times)
-			return
-		}
-		d.runTimes(w)
-	default:
-		d.fail("unknown mode of times")
-	}
-}
-
-func (d *decoder) runTimes(w *Write) {
-	var first int64
-	var begin uint32
-	for _, end := range w.Ends {
-		prev := first
-		for i := begin; i < end; i++ {
-			t := prev + d.varint()
-			if i > begin && t < prev {
-				d.fail("samples out of time order")
-				return
-			}
-			w.Times[i], prev = t, t
-		}
-		first, begin = w.Times[begin], end
-	}
-}
-
-// deltas undoes appendDeltas.
-func (d *decoder) deltas(column []int64) {
-	b := d.b
-	var prev int64
-	for i := range column {
-		u, n := uvarint(b)
-		if n == 0 {
-			d.fail("bad varint")
-			return
-		}
-		b = b[n:]
-		prev += unzigzag(u)
-		column[i] = prev
-	}
-	d.b = b
-}
-
-// uvarint reads a varint; n is 0 when there is none. Most are of one to four bytes, and eight bytes are nearly always
-// there to be read at once.
-func uvarint(b []byte) (u uint64, n int) {
-	if len(b) >= 8 {
-		w := binary.LittleEndian.Uint64(b)
-		stop := ^w & 0x8080808080808080
-		if stop != 0 {
-			n = bits.TrailingZeros64(stop)/8 + 1
-			w &= ^uint64(0) >> (64 - 8*n)
-			w = w&0x007f007f007f007f | w&0x7f007f007f007f00>>1
-			w = w&0x00003fff00003fff | w&0x3fff00003fff0000>>2
-			return w&0x0fffffff | w&0x0fffffff00000000>>4, n
-		}
-	}
-	u, n = binary.Uvarint(b)
-	return u, max(n, 0)
-}
-
-func (d *decoder) exemplar(e *Exemplar) {
-	e.Ref, e.Time = SeriesRef(d.uvarint()), d.varint()
-	if raw := d.take(8); raw != nil {
-		e.Value = math.Float64frombits(binary.LittleEndian.Uint64(raw))
-	}
-	b := labels.NewScratchBuilder(4)
-	e.Labels = d.labels(&b, false)
-}
-
-func (d *decoder) defs(w *Write) {
-	n := d.count(2)
-	if n == 0 {
-		return
-	}
-	w.Defs = make([]SeriesDef, n)
-	b := labels.NewScratchBuilder(16)
-	var ref SeriesRef
-	for i := range w.Defs {
-		next := ref + SeriesRef(d.uvarint())
-		if next <= ref {
-			d.fail("definitions out of order")
-			return
-		}
-		ref = next
-		w.Defs[i] = SeriesDef{Ref: ref, Labels: d.labels(&b, true)}
-	}
-}
-
-// labels reads a label set. A canonical one has sorted names without repeats and no empty value; the labels of an
-// exemplar are kept as they came.
-func (d *decoder) labels(b *labels.ScratchBuilder, canonical bool) labels.Labels {
-	b.Reset()
-	var prev string
-	for i, n := 0, d.count(2); i < n && d.reason == ""; i++ {
-		name, value := string(d.bytes()), string(d.bytes())
-		if canonical && (value == "" || i > 0 && name <= prev) {
-			d.fail("labels are not canonical")
-			return labels.EmptyLabels()
-		}
-		b.Add(name, value)
-		prev = name
-	}
-	return b.Labels()
 }

@@ -96,6 +96,8 @@ func (l *Log) AppendAll(ctx context.Context, bodies ...Body) (Seq, error) {
 	case <-r.done:
 	case <-ctx.Done():
 		return 0, ctx.Err()
+	case <-l.poisonedCh:
+		return 0, l.Err() // the store may never answer
 	case <-l.runDone:
 		select {
 		case <-r.done:
@@ -311,14 +313,24 @@ func (c *committer) commit(b *unsynced) error {
 		r.last = c.seq
 	}
 	b.hash = c.hash
-	if err := l.store.db.ApplyNoSyncWait(b.batch, pebble.Sync); err != nil {
-		return err
-	}
-	if err := l.Err(); err != nil {
+	if err := l.apply(b.batch); err != nil {
 		return err
 	}
 	l.dict.applied(b.defined)
 	return nil
+}
+
+// apply hands a batch to the store, unless the log is poisoned: see storeGuard.
+func (l *Log) apply(batch *pebble.Batch) error {
+	l.guard.applying.Lock()
+	defer l.guard.applying.Unlock()
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if err := l.store.db.ApplyNoSyncWait(batch, pebble.Sync); err != nil {
+		return err
+	}
+	return l.Err()
 }
 
 // newID makes the ULID of an event. Its time is log time, so that IDs are in the order of the log.
@@ -361,49 +373,4 @@ func (b *unsynced) refuse(err error) {
 		r.err, r.last = err, 0
 		close(r.done)
 	}
-}
-
-// noteHeads writes the HEAD note when the head moves, at most once a noteInterval, and at the end.
-func (l *Log) noteHeads(end <-chan struct{}) error {
-	timer := time.NewTimer(noteInterval)
-	defer timer.Stop()
-	for {
-		seq, hash, wake := l.durable.position()
-		if seq == l.note.seq {
-			select {
-			case <-wake:
-				continue
-			case <-end:
-			}
-			if l.Head() == l.note.seq {
-				return nil
-			}
-			continue
-		}
-		err := l.writeNote(headNote{seq: seq, hash: hash})
-		if err != nil {
-			l.counts.noteFailures.Add(1)
-			l.logger.Warn("cannot write the HEAD note of the log; a start could not tell if its end were lost", "err", err)
-		}
-		timer.Reset(noteInterval)
-		select {
-		case <-timer.C:
-		case <-end:
-			if seq, hash, _ = l.durable.position(); seq != l.note.seq && l.Err() == nil {
-				return l.writeNote(headNote{seq: seq, hash: hash})
-			}
-			return nil
-		}
-	}
-}
-
-func (l *Log) writeNote(n headNote) error {
-	if l.Err() != nil {
-		return nil // the note is not for a store in doubt
-	}
-	if err := writeHead(l.opts.FS, l.dir, n); err != nil {
-		return fmt.Errorf("HEAD note of the log: %w", err)
-	}
-	l.note = n
-	return nil
 }

@@ -85,7 +85,7 @@ func (c *camera) MaybeError(op errorfs.Op) error {
 
 // workload appends from several goroutines: small and large events, new and old series, pairs. It returns when all have
 // ended; the first error of each goroutine ends it.
-func workload(l *Log, p *promise, writers, rounds int) {
+func workload(l *Log, p *promise, writers, rounds, large int) {
 	var all sync.WaitGroup
 	for w := range writers {
 		all.Go(func() {
@@ -111,8 +111,8 @@ func workload(l *Log, p *promise, writers, rounds int) {
 					return
 				}
 				p.ack(seq, write)
-				if round%3 == 1 { // two that belong together, one of them large enough to turn over the memtable
-					one, two := &Watermark{Time: int64(round)}, &Plan{Spec: []byte(strings.Repeat(fmt.Sprint(w, round), 20000))}
+				if round%3 == 1 { // two that belong together, one of them large
+					one, two := &Watermark{Time: int64(round)}, &Plan{Spec: []byte(strings.Repeat(fmt.Sprintf("%04d", 100*w+round), large/4))}
 					seq, err := l.AppendAll(context.Background(), one, two)
 					if err != nil {
 						return
@@ -197,7 +197,7 @@ func TestL1_CrashEnumeration(t *testing.T) {
 	noLeak(t)
 	for _, percent := range []int{0, 50, 100} {
 		t.Run(fmt.Sprintf("unsynced=%d%%", percent), func(t *testing.T) {
-			images := photograph(t, vfs.NewCrashableMem(), &promise{}, percent, 1, func(l *Log, p *promise) { workload(l, p, 3, 6) })
+			images := photograph(t, vfs.NewCrashableMem(), &promise{}, percent, 1, func(l *Log, p *promise) { workload(l, p, 3, 6, 40_000) })
 			most := 0
 			for _, im := range images {
 				most = max(most, checkImage(t, im))
@@ -238,7 +238,7 @@ func TestCase_B11_CrashDuringRecovery(t *testing.T) {
 	empty := photograph(t, vfs.NewCrashableMem(), &promise{}, 0, 1000, nil)
 	newLog := countFiles(t, empty[0].fs)
 	for _, percent := range []int{0, 50, 100} {
-		first := photograph(t, vfs.NewCrashableMem(), &promise{}, percent, 41, func(l *Log, p *promise) { workload(l, p, 2, 4) })
+		first := photograph(t, vfs.NewCrashableMem(), &promise{}, percent, 41, func(l *Log, p *promise) { workload(l, p, 2, 4, 40_000) })
 		for _, im := range first {
 			deepen(t, im, percent, 2, newLog)
 		}
@@ -353,7 +353,7 @@ func failOnce(t *testing.T, f *fault) bool {
 	im := image{op: fmt.Sprintf("fault %d", f.k)}
 	if err == nil {
 		r := start(l)
-		workload(l, p, 2, 4)
+		workload(l, p, 2, 5, 150_000) // more than the first memtable holds: the WAL changes
 		refused := l.Err() != nil
 		f.cleared.Store(true) // the disk is healthy again: that must not help
 		if refused {
@@ -381,4 +381,54 @@ func failOnce(t *testing.T, f *fault) bool {
 	}
 	checkImage(t, im)
 	return f.hit.Load()
+}
+
+// TestL4_FaultsWhileTheWALChanges fails the k-th operation on a WAL, or fsync of the store's directory, of a log that is
+// open and whose appends turn over the memtable. Pebble would panic at many of these places. The log is
+// poisoned instead, appends are refused, Run and Close return, and what was acknowledged is there.
+func TestL4_FaultsWhileTheWALChanges(t *testing.T) {
+	created := 0
+	match := func(op errorfs.Op) bool {
+		return isWrite(op) && (isWAL(op) || isSync(op) && path.Base(op.Path) == "store")
+	}
+	for k := int64(1); ; k++ {
+		var wals atomic.Int32
+		f := &fault{k: k, sticky: true, err: syscall.ENOSPC, match: func(op errorfs.Op) bool {
+			if isWAL(op) && (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite) {
+				wals.Add(1)
+			}
+			return match(op)
+		}}
+		f.cleared.Store(true)
+		mem := vfs.NewCrashableMem()
+		r := start(mustOpen(t, testDir, Options{FS: errorfs.Wrap(mem, f)}))
+		f.cleared.Store(false)
+		im := image{acked: map[Seq]Body{}, op: fmt.Sprintf("fault %d", k)}
+		var refusal error
+		for i := 0; i < 12 && refusal == nil; i++ {
+			body := &Plan{Spec: []byte(strings.Repeat(fmt.Sprintf("%04d", i), 35_000))}
+			var seq Seq
+			if seq, refusal = r.Append(context.Background(), body); refusal == nil {
+				im.acked[seq] = body
+			}
+		}
+		created = max(created, int(wals.Load()))
+		hit := f.hit.Load()
+		f.cleared.Store(true)
+		if refusal != nil && (!hit || !errors.Is(refusal, ErrPoisoned)) {
+			t.Fatalf("fault %d: append: %v", k, refusal)
+		}
+		im.fs = mem.CrashClone(vfs.CrashCloneCfg{})
+		if err := r.stop(); hit != errors.Is(err, ErrPoisoned) || !hit && err != nil {
+			t.Fatalf("fault %d, met: %v: Run says %v", k, hit, err)
+		}
+		checkImage(t, im)
+		if !hit {
+			t.Logf("%d faults, %d WALs", k-1, created)
+			if created < 1 {
+				t.Fatal("the WAL did not change")
+			}
+			return
+		}
+	}
 }

@@ -67,8 +67,8 @@
 //	content hash 16
 //	sections u8        bit 0 samples, 1 start times, 2 exemplars, 3 histograms, 4 metadata; others refuse
 //	samples            runs uv (R) | samples uv (N) | R reference gaps uv, ≥ 1 | R run lengths uv, ≥ 1, absent if N = R
-//	times              mode u8: 0 all equal: zz; 1: N zz, each less the sample before it, the first of a run less the
-//	                   first of the run before it
+//	times              mode u8: 0 all equal: zz; 1: N zz: the first of a run less the first of the run before it; a later
+//	                   one less the sample before it and less the last such difference
 //	values             see below
 //	start times        N zz, each less the one before it
 //	exemplars          count uv | each: ref uv, time zz, value 8, labels

@@ -3,6 +3,7 @@ package log
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 var (
@@ -79,4 +80,17 @@ func (e *ShortLogError) Error() string {
 
 func corrupt(seq Seq, format string, args ...any) *CorruptionError {
 	return &CorruptionError{Seq: seq, Reason: fmt.Sprintf(format, args...)}
+}
+
+// lineError says on one line what its cause says on several: a start that is refused is read in a supervisor's log.
+type lineError struct{ err error }
+
+func (e lineError) Error() string { return strings.ReplaceAll(e.err.Error(), "\n", "; ") }
+func (e lineError) Unwrap() error { return e.err }
+
+func oneLine(err error) error {
+	if err == nil || !strings.Contains(err.Error(), "\n") {
+		return err
+	}
+	return lineError{err}
 }

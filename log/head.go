@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -99,4 +100,49 @@ func syncDir(fs vfs.FS, dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// noteHeads writes the HEAD note when the head moves, at most once a noteInterval, and at the end.
+func (l *Log) noteHeads(end <-chan struct{}) error {
+	timer := time.NewTimer(noteInterval)
+	defer timer.Stop()
+	for {
+		seq, hash, wake := l.durable.position()
+		if seq == l.note.seq {
+			select {
+			case <-wake:
+				continue
+			case <-end:
+			}
+			if l.Head() == l.note.seq {
+				return nil
+			}
+			continue
+		}
+		err := l.writeNote(headNote{seq: seq, hash: hash})
+		if err != nil {
+			l.counts.noteFailures.Add(1)
+			l.logger.Warn("cannot write the HEAD note of the log; a start could not tell if its end were lost", "err", err)
+		}
+		timer.Reset(noteInterval)
+		select {
+		case <-timer.C:
+		case <-end:
+			if seq, hash, _ = l.durable.position(); seq != l.note.seq && l.Err() == nil {
+				return l.writeNote(headNote{seq: seq, hash: hash})
+			}
+			return nil
+		}
+	}
+}
+
+func (l *Log) writeNote(n headNote) error {
+	if l.Err() != nil {
+		return nil // the note is not for a store in doubt
+	}
+	if err := writeHead(l.opts.FS, l.dir, n); err != nil {
+		return fmt.Errorf("HEAD note of the log: %w", err)
+	}
+	l.note = n
+	return nil
 }

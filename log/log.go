@@ -21,7 +21,7 @@ type Log struct {
 	logger   *slog.Logger
 	lock     io.Closer
 	store    store
-	pebble   *pebbleLogger
+	guard    *storeGuard
 	dict     *Dictionary
 	floor    Seq
 	clock    *clock
@@ -51,7 +51,11 @@ type poisonError struct{ err error }
 // The store is opened for reading first: when the log turns out to be short or damaged, it must not have been "recovered",
 // so that whoever took a file away can put it back.
 func Open(dir string, opts Options) (*Log, error) {
-	opts = opts.withDefaults()
+	l, err := open(dir, opts.withDefaults())
+	return l, oneLine(err)
+}
+
+func open(dir string, opts Options) (*Log, error) {
 	fs := opts.FS
 	exists, _, err := inspect(fs, dir)
 	if err != nil {
@@ -83,7 +87,7 @@ func openLocked(dir string, opts Options, existed bool) (*Log, error) {
 	if existed && !exists {
 		return nil, fmt.Errorf("log directory %s: the store has gone", dir)
 	}
-	logger := newPebbleLogger(opts.Logger)
+	guard := newStoreGuard(opts.Logger)
 	if exists {
 		if err := probe(dir, opts, note); err != nil {
 			return nil, err
@@ -91,28 +95,32 @@ func openLocked(dir string, opts Options, existed bool) (*Log, error) {
 		if err := opts.FS.RemoveAll(opts.FS.PathJoin(dir, storeNewDir)); err != nil {
 			return nil, notWritable(dir, err)
 		}
-	} else if err := createStore(opts, dir, logger); err != nil {
+	} else if err := createStore(opts, dir, guard); err != nil {
 		return nil, err
 	}
 	if err := syncDirectories(opts.FS, dir); err != nil {
 		return nil, err
 	}
-	return openStore(dir, opts, note, logger, false)
+	return openStore(dir, opts, note, guard, false)
 }
 
 // probe opens the store for reading and makes every check that a start makes.
 func probe(dir string, opts Options, note headNote) error {
-	logger := newPebbleLogger(opts.Logger)
-	l, err := openStore(dir, opts, note, logger, true)
+	guard := newStoreGuard(opts.Logger)
+	l, err := openStore(dir, opts, note, guard, true)
 	if err != nil {
 		return err
 	}
-	return logger.guard(l.store.close)
+	return guard.run(l.store.close)
 }
 
 // OpenReadOnly opens an existing log for the offline tools. It takes the lock and changes nothing.
 func OpenReadOnly(dir string, opts Options) (*Log, error) {
-	opts = opts.withDefaults()
+	l, err := openReadOnly(dir, opts.withDefaults())
+	return l, oneLine(err)
+}
+
+func openReadOnly(dir string, opts Options) (*Log, error) {
 	exists, note, err := inspect(opts.FS, dir)
 	if err != nil {
 		return nil, err
@@ -124,7 +132,7 @@ func OpenReadOnly(dir string, opts Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := openStore(dir, opts, note, newPebbleLogger(opts.Logger), true)
+	l, err := openStore(dir, opts, note, newStoreGuard(opts.Logger), true)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
@@ -133,13 +141,13 @@ func OpenReadOnly(dir string, opts Options) (*Log, error) {
 }
 
 // openStore opens dir/store and checks that the log is whole.
-func openStore(dir string, opts Options, note headNote, logger *pebbleLogger, readOnly bool) (*Log, error) {
+func openStore(dir string, opts Options, note headNote, guard *storeGuard, readOnly bool) (*Log, error) {
 	path := opts.FS.PathJoin(dir, storeDir)
-	po := pebbleOptions(opts, logger)
+	po := pebbleOptions(opts, guard)
 	po.ErrorIfNotExists = true
 	po.ReadOnly = readOnly
 	opened := make(chan *pebble.DB, 1)
-	err := logger.guard(func() error {
+	err := guard.run(func() error {
 		db, err := pebble.Open(path, po)
 		opened <- db
 		return err
@@ -148,7 +156,7 @@ func openStore(dir string, opts Options, note headNote, logger *pebbleLogger, re
 		return nil, fmt.Errorf("open log store %s (%s says that the log reaches %d): %w", path, headFile, note.seq, err)
 	}
 	l := &Log{
-		opts: opts, dir: dir, readOnly: readOnly, logger: opts.Logger, note: note, pebble: logger,
+		opts: opts, dir: dir, readOnly: readOnly, logger: opts.Logger, note: note, guard: guard,
 		queue:    make(chan *appendRequest, queueLength),
 		stopping: make(chan struct{}), runDone: make(chan struct{}), idle: make(chan struct{}), closing: make(chan struct{}),
 		poisonedCh: make(chan struct{}),
@@ -157,9 +165,9 @@ func openStore(dir string, opts Options, note headNote, logger *pebbleLogger, re
 	l.durable.wake = make(chan struct{})
 	l.durable.tail.limit = opts.TailBytes
 	if err := l.load(path, note); err != nil {
-		return nil, errors.Join(err, logger.guard(l.store.close))
+		return nil, errors.Join(err, guard.run(l.store.close))
 	}
-	if err := logger.attach(l.setPoison); err != nil {
+	if err := guard.attach(l.setPoison); err != nil {
 		return nil, fmt.Errorf("open log store %s: %w", path, err)
 	}
 	return l, nil
@@ -383,7 +391,7 @@ func (l *Log) abandon() {
 			return
 		}
 	}
-	if l.pebble.halted.Load() {
+	if l.guard.halted.Load() {
 		return
 	}
 	defer func() { _ = recover() }()

@@ -3,19 +3,15 @@ package log
 // The directory and the Pebble store in it.
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	iofs "io/fs"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
-	"time"
 
 	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2"
@@ -179,7 +175,7 @@ func syncDirectories(fs vfs.FS, dir string) error {
 }
 
 // createStore makes an empty store and moves it to its place. Nothing in store.new is ever worth keeping.
-func createStore(opts Options, dir string, logger *pebbleLogger) error {
+func createStore(opts Options, dir string, guard *storeGuard) error {
 	fs := opts.FS
 	if err := writeHead(fs, dir, headNote{}); err != nil {
 		return notWritable(dir, err)
@@ -192,10 +188,10 @@ func createStore(opts Options, dir string, logger *pebbleLogger) error {
 	if _, err := io.ReadFull(opts.Entropy, seed[:]); err != nil {
 		return fmt.Errorf("key of the series hash: %w", err)
 	}
-	po := pebbleOptions(opts, logger)
+	po := pebbleOptions(opts, guard)
 	po.ErrorIfExists = true
 	m := meta{floor: 1, seed: binary.BigEndian.Uint64(seed[:])}
-	err := logger.guard(func() error {
+	err := guard.run(func() error {
 		db, err := pebble.Open(path, po)
 		if err != nil {
 			return err
@@ -208,12 +204,12 @@ func createStore(opts Options, dir string, logger *pebbleLogger) error {
 	return fs.Rename(path, fs.PathJoin(dir, storeDir))
 }
 
-func pebbleOptions(opts Options, logger *pebbleLogger) *pebble.Options {
+func pebbleOptions(opts Options, guard *storeGuard) *pebble.Options {
 	po := &pebble.Options{
-		FS:                          orderedFS{opts.FS, logger.halt},
+		FS:                          storeFS{opts.FS, guard},
 		CacheSize:                   opts.CacheBytes,
 		FormatMajorVersion:          pebble.FormatNewest,
-		Logger:                      logger,
+		Logger:                      guard,
 		MemTableSize:                memTableBytes,
 		MemTableStopWritesThreshold: 4,
 		MaxOpenFiles:                maxOpenFiles,
@@ -223,129 +219,9 @@ func pebbleOptions(opts Options, logger *pebbleLogger) *pebble.Options {
 		po.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}
 	po.EventListener = &pebble.EventListener{
-		BackgroundError: logger.backgroundError,
+		BackgroundError: guard.backgroundError,
 	}
 	return po
-}
-
-// pebbleLogger takes what Pebble has to say. Pebble reports a failed WAL or MANIFEST only through Fatalf, and expects the
-// process to end there. Ours goes on until its owner ends it, so there are two answers. While the store is being opened or
-// made, the goroutine that called Fatalf is stopped where it stands, and guard gives up on the store with an error: were it
-// to return, Open would try the same flush for ever. Once attached, Fatalf poisons (L4) and returns.
-type pebbleLogger struct {
-	logger *slog.Logger
-	broken chan struct{} // closed by the first Fatalf
-	halted atomic.Bool
-
-	mu        sync.Mutex
-	err       error
-	poison    func(error)
-	lastError time.Time // when backgroundError last said something
-}
-
-// backgroundErrorEvery bounds how often one lasting fault is logged.
-const backgroundErrorEvery = time.Second
-
-func newPebbleLogger(logger *slog.Logger) *pebbleLogger {
-	return &pebbleLogger{logger: logger, broken: make(chan struct{})}
-}
-
-func (p *pebbleLogger) Infof(format string, args ...any) {
-	level := slog.LevelDebug
-	if strings.Contains(format, "stopped reading at offset") {
-		level = slog.LevelInfo // says where the replay of a WAL ended, and so what of a torn tail was ignored
-	}
-	if p.logger.Enabled(context.Background(), level) {
-		p.logger.Log(context.Background(), level, fmt.Sprintf(format, args...))
-	}
-}
-
-func (p *pebbleLogger) Errorf(format string, args ...any) {
-	p.logger.Error(fmt.Sprintf(format, args...))
-}
-
-func (p *pebbleLogger) Fatalf(format string, args ...any) {
-	err := fmt.Errorf(format, args...)
-	p.mu.Lock()
-	if p.err == nil {
-		p.err = err
-		close(p.broken)
-	}
-	poison := p.poison
-	p.mu.Unlock()
-	if poison == nil {
-		select {}
-	}
-	poison(err)
-}
-
-// halt is Fatalf for a goroutine of Pebble that must never go on.
-func (p *pebbleLogger) halt(err error) {
-	p.halted.Store(true)
-	p.Fatalf("%w", err)
-	select {}
-}
-
-// backgroundError takes what a flush or a Pebble compaction could not do. Pebble tries it again at once and for ever, also
-// when Open waits for it. Once the log is open that loses nothing: the WAL is kept, and appends wait when too much piles up.
-func (p *pebbleLogger) backgroundError(err error) {
-	p.mu.Lock()
-	opening := p.poison == nil
-	now := time.Now()
-	quiet := now.Sub(p.lastError) < backgroundErrorEvery
-	if !quiet {
-		p.lastError = now
-	}
-	p.mu.Unlock()
-	if opening {
-		p.Fatalf("%w", err)
-	}
-	if !quiet {
-		p.Errorf("the log's store cannot flush or compact, and tries again: %v", err)
-	}
-}
-
-// errStuck: the store failed while it was opened, and goroutines of Pebble hold it, stopped, until the process ends.
-var errStuck = errors.New("store failed")
-
-func (p *pebbleLogger) stuck() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", errStuck, p.err)
-}
-
-// guard runs f unless Fatalf is called, in which case it does not wait for it. It makes an error of the panic by which Pebble
-// reports that a directory cannot be synced.
-func (p *pebbleLogger) guard(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		defer func() {
-			if r := recover(); r != nil {
-				done <- fmt.Errorf("pebble: %v", r)
-			}
-		}()
-		done <- f()
-	}()
-	select {
-	case <-p.broken:
-		return p.stuck()
-	case err := <-done:
-		return errors.Join(p.stuck(), err)
-	}
-}
-
-// attach sends failures to poison from now on. It fails if there was one before.
-func (p *pebbleLogger) attach(poison func(error)) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.err != nil {
-		return fmt.Errorf("%w: %w", errStuck, p.err)
-	}
-	p.poison = poison
-	return nil
 }
 
 // store guards the database against use after Close.

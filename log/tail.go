@@ -91,11 +91,14 @@ func (l *Log) Subscribe(from Seq) *Subscription {
 	return &Subscription{l: l, next: max(from, l.floor)}
 }
 
-// Next blocks until at least one event is durable and returns up to max of them, in order. It takes them from the shared
+// Next blocks until at least one event is durable and returns up to max of them (at least one), in order. It takes them from the shared
 // memory of recent events if it can, and else reads them from the store, in which case it may also fail like Reader.Next.
 // At the end of the log it fails with ctx.Err(), or, when nothing more can come, with ErrPoisoned or ErrClosed.
 func (s *Subscription) Next(ctx context.Context, max int) ([]*Event, error) {
 	l := s.l
+	if max < 1 {
+		max = 1
+	}
 	for last := error(nil); ; {
 		l.durable.RLock()
 		head, wake := l.durable.head, l.durable.wake

@@ -97,6 +97,7 @@ func (p *valuePlan) scale(values []float64) (exceptions int) {
 
 // uniform returns the bytes of uniform mode without and with deltas within runs.
 func (p *valuePlan) uniform(ends []uint32) (plain, delta int) {
+	plain = 1 // the number of exceptions
 	var begin uint32
 	gap := 0
 	for _, end := range ends {
@@ -279,6 +280,14 @@ func (d *decoder) uniform(w *Write, e int, delta bool) {
 func (d *decoder) plain(values []float64, power float64) {
 	b := d.b
 	for i := range values {
+		if len(b) >= 8 {
+			w := binary.LittleEndian.Uint64(b)
+			if stop := ^w & continuation; stop != 0 {
+				b = b[bits.TrailingZeros64(stop)/8+1:]
+				values[i] = float64(unzigzag(unpack(w, stop))) / power
+				continue
+			}
+		}
 		u, n := uvarint(b)
 		if n == 0 {
 			d.fail("bad varint")

@@ -2,7 +2,6 @@ package projections
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -21,9 +20,6 @@ type EventLog interface {
 	Head() log.Seq
 	CheckAtLeast(seq log.Seq, what string) error
 }
-
-// ErrNotReady is returned to those who wait on a runner that has not begun or has ended.
-var ErrNotReady = errors.New("projections: not running")
 
 // Runner feeds one projection from the log.
 type Runner struct {

@@ -21,7 +21,7 @@ func TestCase_C05_WatermarkParameters(t *testing.T) {
 		"", "time_ms=", "time_ms=abc", "time_ms=12.5", "time_ms=1e12", "time_ms=0x10", "time_ms=%2060000", "time_ms=60000%20", "time_ms=60_000",
 		"time_ms=9223372036854775808", "time_ms=-9223372036854775809", "time_ms=1&time_ms=2", "time_ms=1&time_ms=", "time_ms=%2B60000", "time_ms=+60000",
 		"time_ms=-", "time_ms=--1", "time_ms=%zz", "time_ms=%D9%A1", "time_ms=1&timeout=x", "time_ms=1&timeout=0", "time_ms=1&timeout=-1s",
-		"time_ms=1&experiment=e", "time_ms=1&experiment=",
+		"time_ms=1&experiment=", "time_ms=1&experiment=a&experiment=b", "time_ms=1&experiment=%ff",
 	} {
 		w.wantError(w.do(http.MethodPost, mark+"?"+q, ""), 400, "bad_data", "")
 		w.wantError(w.do(http.MethodPost, mark, q, "Content-Type", "application/x-www-form-urlencoded"), 400, "bad_data", "")
@@ -40,8 +40,12 @@ func TestCase_C05_WatermarkParameters(t *testing.T) {
 	w.wantCode(w.do(http.MethodPost, mark+"?time_ms=9223372036854775807", ""), 200)
 	w.wantCode(w.post(mark, "time_ms", "60000"), 200)
 	w.wantCode(w.do(http.MethodPost, mark+"?time_ms=60000&timeout=1.5", ""), 200)
-	if want := []int64{-1, -1 << 63, 1<<63 - 1, 60000, 60000}; !slices.Equal(w.barrier.marks, want) {
+	w.wantCode(w.post(mark, "time_ms", "60000", "experiment", "run 7"), 200)
+	if want := []int64{-1, -1 << 63, 1<<63 - 1, 60000, 60000, 60000}; !slices.Equal(w.barrier.marks, want) {
 		t.Errorf("appended %v, want %v", w.barrier.marks, want)
+	}
+	if want := []string{"", "", "", "", "", "run 7"}; !slices.Equal(w.barrier.experiments, want) {
+		t.Errorf("for experiments %q, want %q", w.barrier.experiments, want)
 	}
 }
 

@@ -131,7 +131,7 @@ func TestCase_D20_UglyUpstreams(t *testing.T) {
 		{"truncated JSON", say(200, "application/json", exactAnswer[:60]), 502, "", "unavailable"},
 		{"422", say(422, "application/json", execution), 422, execution, ""},
 		{"503", say(503, "application/json", late), 503, late, ""},
-		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, 302) }, 502, "", "unavailable"},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, http.StatusFound) }, 502, "", "unavailable"},
 		{"too large", say(200, "application/json", exactAnswer+strings.Repeat(" ", 3000)), 422, "", "execution"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -119,7 +119,7 @@ func NewHandler(d Deps, o Options) (http.Handler, error) {
 		get: promhttp.HandlerFor(d.Gatherer, promhttp.HandlerOpts{}),
 	}))
 	m.mux.Handle("/api/v1/", m.wrap("unknown", anyMethod(api.NotFound)))
-	return bounds{body: BodyTimeout, write: WriteTimeout}.wrap(withPrefix(o.RoutePrefix, m.mux)), nil
+	return boundWrites(withPrefix(o.RoutePrefix, m.mux), WriteTimeout), nil
 }
 
 // withPrefix serves h below prefix, and leads from / to there.

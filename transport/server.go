@@ -1,19 +1,17 @@
 package transport
 
 import (
-	"io"
 	"net/http"
 	"time"
 )
 
-// The bounds of a connection (T1). The server has neither ReadTimeout nor WriteTimeout: a barrier or a query may rightly take
-// minutes, a ReadTimeout would go on while the handler works and cancel it as if the client had left, and a WriteTimeout
-// would count the work too. BodyTimeout ends with the body, and WriteTimeout counts from one piece of an answer to the next.
+// The bounds of a connection (T1). The server has no WriteTimeout of its own: it would count the work too, and a barrier or a
+// query may rightly take minutes. Ours counts from one piece of an answer to the next.
 const (
 	// ReadHeaderTimeout bounds a slow header.
 	ReadHeaderTimeout = 10 * time.Second
-	// BodyTimeout bounds a slow body, from the first look at it to its end.
-	BodyTimeout = time.Minute
+	// ReadTimeout bounds a slow request, body included. net/http lifts it at the end of the body.
+	ReadTimeout = time.Minute
 	// WriteTimeout bounds how long a client may leave one piece of an answer untaken.
 	WriteTimeout = time.Minute
 	// IdleTimeout is how long a silent connection is kept.
@@ -27,39 +25,17 @@ func Server(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: ReadHeaderTimeout,
+		ReadTimeout:       ReadTimeout,
 		IdleTimeout:       IdleTimeout,
 		MaxHeaderBytes:    MaxHeaderBytes,
 	}
 }
 
-// bounds are BodyTimeout and WriteTimeout, or shorter ones in tests.
-type bounds struct{ body, write time.Duration }
-
-// wrap gives the body of every request and each piece of every answer their time.
-func (b bounds) wrap(h http.Handler) http.Handler {
+// boundWrites gives each piece of every answer its time.
+func boundWrites(h http.Handler, limit time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := http.NewResponseController(w)
-		if r.Body != nil && r.Body != http.NoBody {
-			if c.SetReadDeadline(time.Now().Add(b.body)) == nil {
-				r.Body = &timedBody{ReadCloser: r.Body, conn: c}
-			}
-		}
-		h.ServeHTTP(&timedWriter{ResponseWriter: w, conn: c, limit: b.write}, r)
+		h.ServeHTTP(&timedWriter{ResponseWriter: w, conn: http.NewResponseController(w), limit: limit}, r)
 	})
-}
-
-// timedBody lifts the deadline of the connection when the body has come to its end.
-type timedBody struct {
-	io.ReadCloser
-	conn *http.ResponseController
-}
-
-func (b *timedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF {
-		_ = b.conn.SetReadDeadline(time.Time{}) // a connection that is gone needs no deadline
-	}
-	return n, err
 }
 
 // timedWriter moves the deadline of the connection on with each piece.

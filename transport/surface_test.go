@@ -207,11 +207,11 @@ func TestNewHandlerRefuses(t *testing.T) {
 	}
 }
 
-// TestT1_BodyDeadline holds that a body has its time to arrive, and that the time of the work is not counted in it.
-func TestT1_BodyDeadline(t *testing.T) {
+// TestT1_ReadDeadline holds that a body has its time to arrive, and that the time of the work is not counted in it.
+func TestT1_ReadDeadline(t *testing.T) {
 	read := make(chan error, 1)
 	release := make(chan struct{})
-	h := bounds{body: 50 * time.Millisecond, write: time.Minute}.wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := boundWrites(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, err := io.ReadAll(r.Body)
 		read <- err
 		if err != nil {
@@ -223,9 +223,10 @@ func TestT1_BodyDeadline(t *testing.T) {
 		case <-r.Context().Done():
 			_, _ = io.WriteString(w, "canceled")
 		}
-	}))
+	}), time.Minute)
 	s := httptest.NewUnstartedServer(nil)
 	s.Config = Server(h)
+	s.Config.ReadTimeout = 50 * time.Millisecond
 	s.Start()
 	defer s.Close()
 	dial := func(request string) net.Conn {
@@ -264,7 +265,7 @@ func TestT1_BodyDeadline(t *testing.T) {
 // TestT1_WriteDeadline holds that a client that takes nothing is let go.
 func TestT1_WriteDeadline(t *testing.T) {
 	ended := make(chan error, 1)
-	h := bounds{body: time.Minute, write: 50 * time.Millisecond}.wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := boundWrites(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		piece := make([]byte, 1<<20)
 		for range 1000 {
 			if _, err := w.Write(piece); err != nil {
@@ -273,7 +274,7 @@ func TestT1_WriteDeadline(t *testing.T) {
 			}
 		}
 		ended <- nil
-	}))
+	}), 50*time.Millisecond)
 	s := httptest.NewUnstartedServer(nil)
 	s.Config = Server(h)
 	s.Start()

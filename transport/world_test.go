@@ -67,18 +67,20 @@ type world struct {
 
 // barrier closes panes of the model. It answers as the fold would: a mark moves what is complete only upwards.
 type barrier struct {
-	mu      sync.Mutex
-	model   *querytest.Model
-	marks   []int64 // what was appended, in order
-	through int64
-	drains  int
-	hold    func(ctx context.Context) error
+	mu          sync.Mutex
+	model       *querytest.Model
+	marks       []int64  // what was appended, in order
+	experiments []string // parallel to marks
+	through     int64
+	drains      int
+	hold        func(ctx context.Context) error
 }
 
-func (b *barrier) Watermark(ctx context.Context, t int64) (api.BarrierResult, error) {
+func (b *barrier) Watermark(ctx context.Context, w log.Watermark) (api.BarrierResult, error) {
+	t := w.Time
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.marks = append(b.marks, t)
+	b.marks, b.experiments = append(b.marks, t), append(b.experiments, w.Experiment)
 	if b.hold != nil {
 		if err := b.hold(ctx); err != nil {
 			return api.BarrierResult{}, err

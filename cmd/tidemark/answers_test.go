@@ -1,311 +1,109 @@
 package main
 
+// Answers of the query API as values of Prometheus' engine.
+
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
-	"net/http"
-	"regexp"
 	"strconv"
-	"strings"
 	"testing"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"tidemark/projections/query/querytest"
+	"tidemark/projections/query/oracle"
 )
 
-// outcome is the answer to a barrier.
-type outcome struct {
-	Seq      uint64 `json:"seq"`
-	Closed   int64  `json:"closed_buckets"`
-	Complete int64  `json:"complete_through_ms"`
-	warnings []string
-}
+type jsonPoint [2]any
 
-// barrier posts a watermark, which must succeed.
-func (v *service) barrier(t int64) outcome {
-	v.t.Helper()
-	return v.barrierAt("/api/v1/precompute/watermark", "time_ms", strconv.FormatInt(t, 10))
-}
-
-func (v *service) drain() outcome {
-	v.t.Helper()
-	return v.barrierAt("/api/v1/precompute/drain")
-}
-
-func (v *service) barrierAt(path string, params ...string) outcome {
-	v.t.Helper()
-	code, _, body := v.form(path, params...)
-	var a struct {
-		Data     outcome  `json:"data"`
-		Warnings []string `json:"warnings"`
+func (p jsonPoint) float() (t int64, v float64, err error) {
+	at, ok := p[0].(float64)
+	text, isText := p[1].(string)
+	if !ok || !isText {
+		return 0, 0, fmt.Errorf("not a point: %v", p)
 	}
-	if err := json.Unmarshal(body, &a); err != nil || code != 200 {
-		v.t.Fatalf("%s %v: status %d, %s, %v", path, params, code, body, err)
-	}
-	a.Data.warnings = a.Warnings
-	return a.Data
+	v, err = strconv.ParseFloat(text, 64)
+	return int64(math.Round(at * 1000)), v, err
 }
 
-// answer is what a query got.
-type answer struct {
-	querytest.Outcome
-	code      int
-	route     string
-	seq       uint64
-	complete  string // of the header; "" if absent
-	errorType string
-	miss      string // the reason, if panes could not answer
+type jsonSeries struct {
+	Metric map[string]string `json:"metric"`
+	Value  jsonPoint         `json:"value"`
+	Values []jsonPoint       `json:"values"`
 }
 
-var missText = regexp.MustCompile(`not answerable from panes \((\w+)\)`)
-
-// query asks an instant query, or a range query if the step is not 0.
-func (v *service) query(q querytest.Query) answer {
-	v.t.Helper()
-	params := []string{"query", q.Expr}
-	if q.Lookback > 0 {
-		params = append(params, "lookback_delta", seconds(q.Lookback))
-	}
-	path := "/api/v1/query"
-	if q.Step == 0 {
-		params = append(params, "time", seconds(q.Start))
-	} else {
-		path = "/api/v1/query_range"
-		params = append(params, "start", seconds(q.Start), "end", seconds(q.End), "step", seconds(q.Step))
-	}
-	code, header, body := v.form(path, params...)
-	return decodeAnswer(v.t, code, header, body)
-}
-
-// instant asks an expression at a time in ms.
-func (v *service) instant(expr string, at int64) answer {
-	v.t.Helper()
-	return v.query(querytest.Query{Expr: expr, Start: at})
-}
-
-func seconds(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', -1, 64) }
-
-func decodeAnswer(t *testing.T, code int, header http.Header, body []byte) answer {
-	t.Helper()
-	var in struct {
-		Status, ErrorType, Error string
-		Warnings, Infos          []string
-		Data                     struct {
-			ResultType string
-			Result     json.RawMessage
+// parseAnswer reads an answer of /api/v1/query or /api/v1/query_range.
+func parseAnswer(body string) (oracle.Outcome, error) {
+	var answer struct {
+		Status string
+		Error  string
+		Data   struct {
+			ResultType string          `json:"resultType"`
+			Result     json.RawMessage `json:"result"`
 		}
+		Warnings, Infos []string
 	}
-	if err := json.Unmarshal(body, &in); err != nil {
-		t.Fatalf("status %d with %q: %v", code, body, err)
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		return oracle.Outcome{}, fmt.Errorf("%w in %.200s", err, body)
 	}
-	a := answer{
-		code: code, route: header.Get("X-Tidemark-Route"), complete: header.Get("X-Tidemark-Complete-Through"), errorType: in.ErrorType,
-		Outcome: querytest.Outcome{Warnings: in.Warnings, Infos: in.Infos},
+	if answer.Status != "success" {
+		return oracle.Outcome{}, fmt.Errorf("status %s: %s", answer.Status, answer.Error)
 	}
-	if (in.Status == "success") != (code == 200) {
-		t.Fatalf("status %d with %s", code, body)
-	}
-	if code != 200 {
-		a.Err = errors.New(in.Error)
-		if m := missText.FindStringSubmatch(in.Error); m != nil {
-			a.miss = m[1]
+	value, err := parseValue(answer.Data.ResultType, answer.Data.Result)
+	return oracle.Outcome{Value: value, Warnings: answer.Warnings, Infos: answer.Infos}, err
+}
+
+func parseValue(kind string, result json.RawMessage) (parser.Value, error) {
+	if kind == "scalar" {
+		var p jsonPoint
+		if err := json.Unmarshal(result, &p); err != nil {
+			return nil, err
 		}
-		return a
+		t, v, err := p.float()
+		return promql.Scalar{T: t, V: v}, err
 	}
-	a.seq, _ = strconv.ParseUint(header.Get("X-Tidemark-Seq"), 10, 64)
-	v, err := decodeValue(in.Data.ResultType, in.Data.Result)
-	if err != nil {
-		t.Fatalf("%s: %v", body, err)
-	}
-	a.Value = v
-	return a
-}
-
-// point is [time, "value"].
-type point struct {
-	t int64
-	v float64
-	s string
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (p *point) UnmarshalJSON(b []byte) error {
-	var parts [2]json.RawMessage
-	if err := json.Unmarshal(b, &parts); err != nil {
-		return err
-	}
-	at, err := strconv.ParseFloat(string(parts[0]), 64)
-	if err != nil {
-		return err
-	}
-	p.t = int64(math.Round(at * 1000))
-	if err := json.Unmarshal(parts[1], &p.s); err != nil {
-		return err
-	}
-	p.v, _ = strconv.ParseFloat(p.s, 64) // a string result is no number
-	return nil
-}
-
-func decodeValue(kind string, b []byte) (parser.Value, error) {
-	var list []struct {
-		Metric map[string]string
-		Value  point
-		Values []point
-	}
-	var one point
-	var err error
-	if kind == "vector" || kind == "matrix" {
-		err = json.Unmarshal(b, &list)
-	} else {
-		err = json.Unmarshal(b, &one)
-	}
-	if err != nil {
+	var series []jsonSeries
+	if err := json.Unmarshal(result, &series); err != nil {
 		return nil, err
+	}
+	vector, matrix := promql.Vector{}, promql.Matrix{}
+	for _, s := range series {
+		metric := labels.FromMap(s.Metric)
+		if kind == "vector" {
+			t, v, err := s.Value.float()
+			if err != nil {
+				return nil, err
+			}
+			vector = append(vector, promql.Sample{Metric: metric, T: t, F: v})
+			continue
+		}
+		points := make([]promql.FPoint, len(s.Values))
+		for i, p := range s.Values {
+			t, v, err := p.float()
+			if err != nil {
+				return nil, err
+			}
+			points[i] = promql.FPoint{T: t, F: v}
+		}
+		matrix = append(matrix, promql.Series{Metric: metric, Floats: points})
 	}
 	switch kind {
 	case "vector":
-		out := promql.Vector{}
-		for _, s := range list {
-			out = append(out, promql.Sample{Metric: labels.FromMap(s.Metric), T: s.Value.t, F: s.Value.v})
-		}
-		return out, nil
+		return vector, nil
 	case "matrix":
-		out := promql.Matrix{}
-		for _, s := range list {
-			series := promql.Series{Metric: labels.FromMap(s.Metric)}
-			for _, p := range s.Values {
-				series.Floats = append(series.Floats, promql.FPoint{T: p.t, F: p.v})
-			}
-			out = append(out, series)
-		}
-		return out, nil
-	case "scalar":
-		return promql.Scalar{T: one.t, V: one.v}, nil
-	case "string":
-		return promql.String{T: one.t, V: one.s}, nil
+		return matrix, nil
 	}
-	return nil, fmt.Errorf("result type %q", kind)
+	return nil, fmt.Errorf("result of type %q", kind)
 }
 
-// want asks an expression at a time in ms and expects a warm answer: label set → value, in any order.
-func (v *service) want(expr string, at int64, want map[string]float64) {
-	v.t.Helper()
-	a := v.instant(expr, at)
-	if a.Err != nil || a.route != "warm" {
-		v.t.Fatalf("%s at %d: route %q, %v", expr, at, a.route, a.Err)
-	}
-	got := map[string]float64{}
-	switch r := a.Value.(type) {
-	case promql.Vector:
-		for _, s := range r {
-			got[s.Metric.String()] = s.F
-		}
-	case promql.Scalar:
-		got["{}"] = r.V
-	}
-	ok := len(got) == len(want)
-	for k, w := range want {
-		g, have := got[k]
-		ok = ok && have && querytest.Close(g, w, 0)
-	}
-	if !ok {
-		v.t.Fatalf("%s at %d: got %v, want %v", expr, at, got, want)
-	}
-}
-
-// one is the only value of an answer.
-func (a *answer) one(t *testing.T) float64 {
+// soleValue returns the value of an instant answer of one series.
+func soleValue(t *testing.T, o oracle.Outcome) float64 {
 	t.Helper()
-	r, ok := a.Value.(promql.Vector)
-	if !ok || len(r) != 1 {
-		t.Fatalf("%v is not one value (%v)", a.Value, a.Err)
+	v, ok := o.Value.(promql.Vector)
+	if !ok || len(v) != 1 {
+		t.Fatalf("not one series: %v", o.Value)
 	}
-	return r[0].F
-}
-
-// one is the result of an aggregation without labels.
-func one(v float64) map[string]float64 { return map[string]float64{"{}": v} }
-
-// wantMiss asks an expression and expects that panes cannot answer it, for a reason.
-func (v *service) wantMiss(expr string, at int64, reason string) {
-	v.t.Helper()
-	if a := v.instant(expr, at); a.code != 422 || a.miss != reason {
-		v.t.Fatalf("%s at %d: status %d, route %q, %v; want a miss for %s", expr, at, a.code, a.route, a.Err, reason)
-	}
-}
-
-// numbers are the samples of /metrics: name{labels} as Prometheus prints them.
-type numbers map[string]float64
-
-func (v *service) numbers() numbers {
-	v.t.Helper()
-	code, text := v.get("/metrics")
-	if code != 200 {
-		v.t.Fatalf("/metrics: status %d", code)
-	}
-	p := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := p.TextToMetricFamilies(bytes.NewReader([]byte(text)))
-	if err != nil {
-		v.t.Fatal(err)
-	}
-	out := numbers{}
-	for name, f := range families {
-		for _, m := range f.Metric {
-			ls := []string{"__name__", name}
-			for _, l := range m.Label {
-				ls = append(ls, l.GetName(), l.GetValue())
-			}
-			out[labels.FromStrings(ls...).String()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue()
-		}
-	}
-	return out
-}
-
-// of returns the sum over the samples of a metric, with a label value if one is given.
-func (n numbers) of(t *testing.T, name string, label ...string) float64 {
-	t.Helper()
-	sum, found := 0.0, false
-	for key, v := range n {
-		if !strings.HasPrefix(key, `{__name__="tidemark_`+name+`"`) {
-			continue
-		}
-		if len(label) == 2 && !strings.Contains(key, label[0]+`="`+label[1]+`"`) {
-			continue
-		}
-		sum, found = sum+v, true
-	}
-	if !found {
-		t.Fatalf("no metric tidemark_%s %v", name, label)
-	}
-	return sum
-}
-
-// frontier is that of a materialization, ms.
-func (v *service) frontier(name string) int64 {
-	v.t.Helper()
-	code, body := v.get("/api/v1/materializations")
-	var a struct {
-		Data []struct {
-			Name     string
-			Frontier *int64 `json:"frontier_ms"`
-		}
-	}
-	if err := json.Unmarshal([]byte(body), &a); err != nil || code != 200 {
-		v.t.Fatalf("status %d, %s, %v", code, body, err)
-	}
-	for _, m := range a.Data {
-		if m.Name == name && m.Frontier != nil {
-			return *m.Frontier
-		}
-	}
-	v.t.Fatalf("no frontier of %s in %s", name, body)
-	return 0
+	return v[0].F
 }

@@ -20,8 +20,8 @@ type barrier struct {
 }
 
 // Watermark implements api.Barrier.
-func (b *barrier) Watermark(ctx context.Context, t int64) (api.BarrierResult, error) {
-	seq, err := b.events.Append(ctx, &log.Watermark{Time: t})
+func (b *barrier) Watermark(ctx context.Context, w log.Watermark) (api.BarrierResult, error) {
+	seq, err := b.events.Append(ctx, &w)
 	if err != nil {
 		return api.BarrierResult{}, err
 	}

@@ -81,7 +81,7 @@ func TestCase_C04_WatermarkInOtherUnits(t *testing.T) {
 	}
 	end := (start/60_000 + 1) * 60_000
 	v.want(`count_over_time(m[1m])`, end, map[string]float64{`{i="a"}`: 1})
-	later := func(i string, v *service) {
+	later := func(i string, v *hosted) {
 		t.Helper()
 		v.send(sent{i, start + 60_500, 1})
 		v.wantMiss(`count_over_time(`+i+`[1m])`, end+60_000, "unpublished")
@@ -136,7 +136,7 @@ func manySeries(n int, at int64) []sent {
 
 func TestCase_C09_LastWindowClosesWithoutMoreData(t *testing.T) {
 	const count = `sum(count_over_time(m[1m]))`
-	closed := func(v *service) float64 { return v.numbers().of(t, "pane_closed_buckets_total") }
+	closed := func(v *hosted) float64 { return v.numbers().of(t, "pane_closed_buckets_total") }
 	t.Run("idle", func(t *testing.T) {
 		c := newClock(1_000_000)
 		v := startService(t, setup{

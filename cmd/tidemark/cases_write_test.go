@@ -17,8 +17,9 @@ func TestCase_A01_TooLateIsNeverAServerError(t *testing.T) {
 			t.Fatalf("status %d", code)
 		}
 	}
-	if n := v.numbers().of(t, "pane_samples_total", "result", "late_uncorrectable"); n != 3 {
-		t.Errorf("%v samples counted as too late, want 3", n)
+	m := v.numbers()
+	if late, again := m.of(t, "pane_samples_total", "result", "late_uncorrectable"), m.of(t, "pane_samples_total", "result", "duplicate"); late != 1 || again != 2 {
+		t.Errorf("%v samples counted as too late and %v as repeated, want 1 and 2", late, again)
 	}
 	// What the bucket lost is said, not passed over.
 	v.wantMiss(`sum_over_time(m[1m])`, 60_000, "late_uncorrectable")
@@ -49,7 +50,7 @@ func TestCase_A09_A12_A14_FirstValueStands(t *testing.T) {
 	v.send(sent{`m{i="n"}`, 1000, nan(0x7ff8000000000001)}, sent{`m{i="z"}`, 2000, math.Copysign(0, -1)})
 	v.send(sent{`m{i="n"}`, 1000, nan(0x7ff8000000000002)})
 	v.barrier(60_000)
-	check := func(v *service) {
+	check := func(v *hosted) {
 		t.Helper()
 		v.want(`sum_over_time(m[1m])`, 60_000, map[string]float64{`{i="a"}`: 6, `{i="b"}`: 5, `{i="n"}`: math.NaN(), `{i="z"}`: 0})
 		v.want(`count_over_time(m[1m])`, 60_000, map[string]float64{`{i="a"}`: 3, `{i="b"}`: 1, `{i="n"}`: 1, `{i="z"}`: 1})

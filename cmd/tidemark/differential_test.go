@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tidemark/projections/query"
+	"tidemark/projections/query/oracle"
 	"tidemark/projections/query/querytest"
 	"tidemark/transport/remotewrite"
 )
@@ -133,18 +134,18 @@ func differential(t *testing.T, seed uint64, n int, routes map[string]int) (comp
 	if o := v.barrier(2 * querytest.Span); o.Closed == 0 {
 		t.Fatalf("seed %d: the barrier closed nothing: %+v", seed, o)
 	}
-	queries := make([]querytest.Query, n)
+	queries := make([]oracle.Query, n)
 	for i := range queries {
 		queries[i] = querytest.RandomQuery(rng)
 	}
-	oracle, data := querytest.NewOracleEngine(50_000_000), querytest.Oracle(all)
+	engine, data := oracle.NewEngine(50_000_000), oracle.Storage(all)
 	var mu sync.Mutex
 	ask := func(i int) {
 		q := queries[i]
 		got := v.query(q)
 		slices.Sort(got.Warnings)
 		slices.Sort(got.Infos)
-		want := querytest.Ask(t.Context(), oracle, data, q)
+		want := oracle.Ask(t.Context(), engine, data, q)
 		mu.Lock()
 		defer mu.Unlock()
 		if got.miss != "" {
@@ -160,7 +161,7 @@ func differential(t *testing.T, seed uint64, n int, routes map[string]int) (comp
 		} else {
 			routes["error "+got.errorType]++
 		}
-		if err := querytest.Compare(got.Outcome, want, q.Terms); err != nil {
+		if err := oracle.Compare(got.Outcome, want, q.Terms); err != nil {
 			t.Errorf("seed %d, query %d: %s: %v", seed, i, q, err)
 		}
 	}

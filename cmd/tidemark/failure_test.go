@@ -108,22 +108,22 @@ func TestStoppedProjection(t *testing.T) {
 	v := startService(t, setup{config: minutePanes})
 	v.send(sent{`m`, 1000, 1})
 	v.barrier(60_000)
-	// An event that this version does not fold.
-	if _, err := v.node.events.Append(t.Context(), &log.Watermark{Time: 1, Scoped: true}); err != nil {
+	// A plan that does not decode.
+	if _, err := v.node.events.Append(t.Context(), &log.Plan{Spec: []byte("none")}); err != nil {
 		t.Fatal(err)
 	}
 	check := func() {
 		t.Helper()
 		v.eventually("the projection has stopped", func() bool { return v.node.stopped() != nil })
-		if a := v.instant(`count_over_time(m[1m])`, 60_000); a.code != 500 || a.errorType != "internal" || !strings.Contains(a.Err.Error(), "not supported") {
+		if a := v.instant(`count_over_time(m[1m])`, 60_000); a.code != 500 || a.errorType != "internal" || !strings.Contains(a.Err.Error(), "plan at") {
 			t.Errorf("query: %d %s %v", a.code, a.errorType, a.Err)
 		}
 		code, _, body := v.form("/api/v1/precompute/watermark", "time_ms", "1")
-		if a := decodeAnswer(t, code, nil, body); code != 500 || a.errorType != "internal" || !strings.Contains(a.Err.Error(), "not supported") {
+		if a := decodeAnswer(t, code, nil, body); code != 500 || a.errorType != "internal" || !strings.Contains(a.Err.Error(), "plan at") {
 			t.Errorf("barrier: %d %s", code, body)
 		}
 		v.send(sent{`m`, 2000, 1})
-		if code, body := v.get("/-/ready"); code != 503 || !strings.Contains(body, "not supported") {
+		if code, body := v.get("/-/ready"); code != 503 || !strings.Contains(body, "plan at") {
 			t.Errorf("ready: %d, %s", code, body)
 		}
 		if code, _ := v.get("/-/healthy"); code != 200 {
@@ -134,7 +134,7 @@ func TestStoppedProjection(t *testing.T) {
 		}
 	}
 	check()
-	if err := v.stop(); err == nil || !strings.Contains(err.Error(), "not supported") {
+	if err := v.stop(); err == nil || !strings.Contains(err.Error(), "plan at") {
 		t.Errorf("stop: %v", err)
 	}
 	again, err := openService(t, v.setup)

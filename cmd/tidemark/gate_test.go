@@ -20,7 +20,7 @@ import (
 )
 
 // events reads the whole log of a running service.
-func (v *service) events() []*log.Event {
+func (v *hosted) events() []*log.Event {
 	v.t.Helper()
 	var out []*log.Event
 	r := v.node.events.NewReader(1)
@@ -41,7 +41,7 @@ type disk struct{ free atomic.Uint64 }
 
 func (d *disk) bytes(string) (uint64, error) { return d.free.Load(), nil }
 
-func (v *service) setFree(d *disk, n uint64) {
+func (v *hosted) setFree(d *disk, n uint64) {
 	v.t.Helper()
 	d.free.Store(n)
 	if err := v.node.gate.lookAtDisk(); err != nil {
@@ -262,7 +262,7 @@ func TestBarrierWhileWritersRun(t *testing.T) {
 // P5 and the door's counters, as /metrics shows them.
 func TestConservation(t *testing.T) {
 	v := startService(t, setup{config: minutePanes + "correction_horizon: 2m\n"})
-	check := func(v *service, door bool) {
+	check := func(v *hosted, door bool) {
 		t.Helper()
 		m := v.numbers()
 		get := func(name string, label ...string) float64 { t.Helper(); return m.of(t, name, label...) }
@@ -307,8 +307,8 @@ func TestConservation(t *testing.T) {
 	check(v.restart(), false)
 }
 
-// Drain closes everything and seals: writes get 409, queries go on, and the next start lifts the seal.
-func TestDrain(t *testing.T) {
+// G1: drain closes everything and seals: writes get 409, queries go on, and the next start lifts the seal.
+func TestG1_DrainSealsUntilTheNextStart(t *testing.T) {
 	v := startService(t, setup{config: minutePanes})
 	v.send(sent{`m{i="a"}`, 1000, 1}, sent{`m{i="b"}`, 30_000, 2})
 	v.wantMiss(`sum(sum_over_time(m[1m]))`, 60_000, "unpublished")
@@ -366,7 +366,7 @@ func (h *held) Apply(ctx context.Context, events []*log.Event) error {
 var progressText = regexp.MustCompile(`replaying: (\d+) of (\d+) events`)
 
 // progress reads how far a replay is from what /-/ready says.
-func (v *service) progress() (applied, total int) {
+func (v *hosted) progress() (applied, total int) {
 	v.t.Helper()
 	code, body := v.get("/-/ready")
 	m := progressText.FindStringSubmatch(body)

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/prometheus/model/value"
 
+	"tidemark/projections/query/oracle"
 	"tidemark/projections/query/querytest"
 	"tidemark/transport/remotewrite"
 )
@@ -48,7 +49,7 @@ func (s setup) onto(t *testing.T, fs vfs.FS) setup {
 }
 
 // crash ends the service as a power cut does, and starts it on what the disk holds then.
-func (v *service) crash() *service {
+func (v *hosted) crash() *hosted {
 	v.t.Helper()
 	left := v.setup.around.logFS.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{})
 	_ = v.stop() // of no effect on what is left
@@ -56,7 +57,7 @@ func (v *service) crash() *service {
 }
 
 // like asks expressions at times, in ms, and expects Prometheus' answers over the same samples, warm.
-func (v *service) like(samples []sent, at []int64, exprs ...string) {
+func (v *hosted) like(samples []sent, at []int64, exprs ...string) {
 	v.t.Helper()
 	var all []querytest.Series
 	for _, s := range batch(v.t, samples...) {
@@ -67,13 +68,13 @@ func (v *service) like(samples []sent, at []int64, exprs ...string) {
 		}
 		all = append(all, q)
 	}
-	oracle, data := querytest.NewOracleEngine(1_000_000), querytest.Oracle(all)
+	engine, data := oracle.NewEngine(1_000_000), oracle.Storage(all)
 	for _, e := range exprs {
 		for _, t := range at {
-			q := querytest.Query{Expr: e, Start: t}
+			q := oracle.Query{Expr: e, Start: t}
 			got := v.query(q)
 			slices.Sort(got.Infos)
-			if err := querytest.Compare(got.Outcome, querytest.Ask(v.t.Context(), oracle, data, q), querytest.Terms{}); err != nil {
+			if err := oracle.Compare(got.Outcome, oracle.Ask(v.t.Context(), engine, data, q), oracle.Terms{}); err != nil {
 				v.t.Errorf("%s: %v", q, err)
 			} else if got.route != "warm" {
 				v.t.Errorf("%s: route %q, %v", q, got.route, got.Err)
@@ -83,9 +84,9 @@ func (v *service) like(samples []sent, at []int64, exprs ...string) {
 }
 
 // headSeq is the newest event of the log.
-func (v *service) headSeq() uint64 { return uint64(v.node.events.Head()) }
+func (v *hosted) headSeq() uint64 { return uint64(v.node.events.Head()) }
 
-func (v *service) digest() string {
+func (v *hosted) digest() string {
 	v.t.Helper()
 	d, err := v.node.panes.Digest(v.t.Context())
 	if err != nil {

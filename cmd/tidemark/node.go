@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -54,7 +56,8 @@ type node struct {
 
 	saidStopped sync.Once
 
-	reloading sync.Mutex // one reload at a time
+	begun     chan struct{} // closed once the start of this process stands in the log
+	reloading sync.Mutex    // one reload at a time
 	current   atomic.Pointer[loaded]
 }
 
@@ -68,8 +71,11 @@ type loaded struct {
 
 // openNode opens the stores and restores the projections. Nothing runs yet.
 func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger) (*node, error) {
-	n := &node{flags: f, logger: logger, index: series.New(), started: time.Now(), registry: prometheus.NewRegistry()}
+	n := &node{flags: f, logger: logger, index: series.New(), started: time.Now(), registry: prometheus.NewRegistry(), begun: make(chan struct{})}
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: n.started, ok: true})
+	if err := checkStorage(f.storagePath); err != nil {
+		return nil, err
+	}
 	var err error
 	if n.events, err = log.Open(filepath.Join(f.storagePath, logDir), log.Options{
 		Logger: logger, FS: f.around.logFS, Now: f.around.now, Monotonic: f.around.monotonic,
@@ -105,13 +111,55 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	return n, nil
 }
 
+// checkStorage refuses a directory that is not ours, before anything in it is touched: one that holds something, but no log.
+// Views without a log are refused too, because a log that has gone is never begun anew behind the back of what was folded
+// from it.
+func checkStorage(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("storage directory: %w", err)
+	}
+	foreign := ""
+	for _, e := range entries {
+		switch e.Name() {
+		case logDir:
+			return nil
+		case "lost+found":
+		default:
+			foreign = e.Name()
+		}
+	}
+	if foreign != "" {
+		return fmt.Errorf("storage directory %s: not one of tidemark: it holds %s and no %s", dir, foreign, logDir)
+	}
+	return nil
+}
+
 // openViews opens what is folded from the log, and restores it.
 func (n *node) openViews() error {
 	if err := n.index.Load(n.events.Dictionary()); err != nil {
 		return err
 	}
+	err := n.restoreViews()
+	if bucket.Damaged(err) || errors.Is(err, pane.ErrCorruptState) {
+		// Nothing is lost: the log has it all.
+		n.logger.Warn("The views are damaged; they are discarded and folded again from the log", "err", err)
+		if err := bucket.Discard(n.viewsPath(), bucket.Options{FS: n.flags.around.viewsFS}); err != nil {
+			return err
+		}
+		err = n.restoreViews()
+	}
+	return err
+}
+
+func (n *node) viewsPath() string { return filepath.Join(n.flags.storagePath, viewsDir) }
+
+func (n *node) restoreViews() error {
 	var err error
-	if n.views, err = bucket.Open(filepath.Join(n.flags.storagePath, viewsDir), n.events.Identity(), bucket.Options{
+	if n.views, err = bucket.Open(n.viewsPath(), n.events.Identity(), bucket.Options{
 		Logger: n.logger, FS: n.flags.around.viewsFS,
 	}); err != nil {
 		return err
@@ -141,6 +189,7 @@ func (n *node) startUp(ctx context.Context) error {
 		return fmt.Errorf("mark the start: %w", err)
 	}
 	n.gate.open.Store(true)
+	close(n.begun)
 	begin := time.Now()
 	target := n.events.Head()
 	if err := n.runner.Wait(ctx, target); err != nil {
@@ -182,8 +231,14 @@ func (n *node) outlive(run func(context.Context) error) func(context.Context) er
 	}
 }
 
-// reload reads the configuration again and puts the new plan in force. A configuration with an error changes nothing.
+// reload reads the configuration again and puts the new plan in force. A configuration with an error changes nothing. The
+// plan of the start comes first, or it would undo what a reload during the start has done.
 func (n *node) reload(ctx context.Context) error {
+	select {
+	case <-n.begun:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	n.reloading.Lock()
 	defer n.reloading.Unlock()
 	cfg, p, report, err := n.flags.loadPlan()
@@ -193,19 +248,20 @@ func (n *node) reload(ctx context.Context) error {
 		return err
 	}
 	reportSkipped(n.logger, report)
+	var seq log.Seq
 	if !p.Equal(old.plan) {
-		seq, err := n.events.Append(ctx, &log.Plan{Spec: p.Encode()})
-		if err != nil {
+		// Whoever asked may leave, and must not leave open whether the plan stands in the log.
+		if seq, err = n.events.Append(context.WithoutCancel(ctx), &log.Plan{Spec: p.Encode()}); err != nil {
 			return fmt.Errorf("append the plan: %w", err)
 		}
-		if err := n.runner.Wait(ctx, seq); err != nil {
-			return fmt.Errorf("apply the plan: %w", err)
-		}
 	}
+	n.current.Store(&loaded{cfg: cfg, plan: p, at: time.Now(), ok: true})
 	if cfg.Exact.Upstream.String() != old.cfg.Exact.Upstream.String() {
 		n.logger.Warn("exact.upstream has changed; the change takes effect at the next start")
 	}
-	n.current.Store(&loaded{cfg: cfg, plan: p, at: time.Now(), ok: true})
+	if err := n.runner.Wait(ctx, seq); err != nil {
+		return fmt.Errorf("apply the plan: %w", err)
+	}
 	n.logger.Info("Configuration reloaded", "materializations", len(p.Materializations), "streams", len(p.Streams))
 	return nil
 }

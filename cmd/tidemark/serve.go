@@ -65,7 +65,8 @@ type serveFlags struct {
 	log   promslog.Config
 	flags map[string]string // as given, for /api/v1/status/flags
 
-	around surroundings
+	listening func(net.Addr)
+	around    surroundings
 }
 
 // surroundings is what the service takes from the machine. The zero value is the machine; tests put their own in its place.
@@ -83,8 +84,11 @@ func (s *surroundings) time() time.Time {
 	return s.now()
 }
 
-func newServe(app *kingpin.Application) command {
-	f := &serveFlags{}
+func newServe(app *kingpin.Application) command { return serveCommand(app, func(net.Addr) {}) }
+
+// serveCommand is serve; listening is called with the address once it is bound.
+func serveCommand(app *kingpin.Application, listening func(net.Addr)) command {
+	f := &serveFlags{listening: listening}
 	c := f.declare(app)
 	return command{c, func(ctx context.Context, _, stderr io.Writer) error {
 		f.log.Writer = stderr
@@ -180,12 +184,17 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 			return &exitError{exitUsage, err}
 		}
 	}
+	// From here on a hangup is a wish to reload and not the end, however long the log takes to open.
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
 	// The port is bound before anything is opened, so that a sender waits instead of being turned away.
 	listener, err := listen()
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	defer listener.Close()
+	f.listening(listener.Addr())
 	logger.Info("Starting Tidemark", "version", build().Version, "revision", build().Revision)
 	reportSkipped(logger, report)
 
@@ -198,7 +207,8 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 		return errors.Join(err, n.close())
 	}
 	opened(n)
-	err = f.runGroup(ctx, n, transport.Server(handler), listener, logger)
+	reload := func(ctx context.Context) error { return reloadOnHangup(ctx, hangup, n, logger) }
+	err = f.runGroup(ctx, n, transport.Server(handler), listener, reload, logger)
 	if cerr := n.close(); err == nil {
 		err = cerr
 	}
@@ -217,7 +227,9 @@ func reportSkipped(logger *slog.Logger, report plan.Report) {
 // runGroup runs the parts until one ends or ctx does. They stop from the outside in: requests, then folds with their last
 // checkpoint, then the log. A projection that stops does not end the service: what was written stays safe and is taken on,
 // queries and barriers are told why there is no answer, and the service is not ready.
-func (f *serveFlags) runGroup(ctx context.Context, n *node, server *http.Server, listener net.Listener, logger *slog.Logger) error {
+func (f *serveFlags) runGroup(
+	ctx context.Context, n *node, server *http.Server, listener net.Listener, reload func(context.Context) error, logger *slog.Logger,
+) error {
 	var g run.Group
 	var faults faults
 	add := func(f func(context.Context) error) { g.Add(actor(faults.note(f))) }
@@ -233,7 +245,7 @@ func (f *serveFlags) runGroup(ctx context.Context, n *node, server *http.Server,
 			logger.Warn("Some requests do not end; the stores are closed under them")
 		}
 	})
-	add(func(ctx context.Context) error { return reloadOnHangup(ctx, n, logger) })
+	add(reload)
 	add(n.gate.watch)
 	add(n.outlive(n.startUp))
 	add(n.outlive(n.ticker.Run))
@@ -295,15 +307,12 @@ func actor(f func(context.Context) error) (func() error, func(error)) {
 }
 
 // reloadOnHangup reads the configuration again at each SIGHUP.
-func reloadOnHangup(ctx context.Context, n *node, logger *slog.Logger) error {
-	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP)
-	defer signal.Stop(hup)
+func reloadOnHangup(ctx context.Context, hangup <-chan os.Signal, n *node, logger *slog.Logger) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-hup:
+		case <-hangup:
 			if err := n.reload(ctx); err != nil {
 				logger.Error("Reload failed; the plan in force stays", "err", err)
 			}
@@ -313,11 +322,12 @@ func reloadOnHangup(ctx context.Context, n *node, logger *slog.Logger) error {
 
 // handler mounts the HTTP interface.
 func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (http.Handler, error) {
+	rw := remotewrite.DefaultOptions()
 	write, err := remotewrite.New(n.gate, n.events.Dictionary(), n.gate, n.registry, remotewrite.Options{
 		MaxBodyBytes: int64(f.maxBody), MaxDecodedBytes: int64(f.maxDecoded), MaxInflightBytes: int64(f.maxInflight),
 		MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
 		MaxLabels: f.maxLabels, MaxLabelNameBytes: f.maxName, MaxLabelValueBytes: f.maxValue,
-		MaxFuture: f.maxFuture, Now: f.around.time, BodyTimeout: transport.BodyTimeout / 2,
+		MaxFuture: f.maxFuture, Now: f.around.time, BodyTimeout: rw.BodyTimeout,
 		RateLimit: f.rateLimit, RateBurst: max(1, int(f.rateLimit)),
 	})
 	if err != nil {

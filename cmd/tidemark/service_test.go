@@ -1,317 +1,498 @@
 package main
 
 import (
-	"context"
-	"errors"
-	"io"
-	"log/slog"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/alecthomas/kingpin/v2"
-	"github.com/golang/snappy"
-	"github.com/prometheus/prometheus/prompb"
-	"github.com/prometheus/prometheus/promql/parser"
-	"go.uber.org/goleak"
+	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/transport/remotewrite"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+const oneStream = `
+exact: {local: false}
+materializations:
+  - {name: requests, expr: "sum_over_time(m[1m])", every: 10s}
+`
 
-// patience bounds what a test waits for where only a real process can tell. Nothing is as slow, unless it hangs.
-const patience = 2 * time.Minute
-
-// setup is what a test may choose of a service.
-type setup struct {
-	dir    string   // storage and configuration; "": a new one
-	config string   // text of tidemark.yml
-	flags  []string // of serve
-	around surroundings
-	logger *slog.Logger // nil: none
-	opened func(*node)  // called before anything runs
+// write sends one sample of a series and returns the status of the answer.
+func (s *site) write(name string, at int64, v float64) int {
+	s.t.Helper()
+	c := remotewrite.Client{URL: s.url() + "/api/v1/write", HTTP: s.http}
+	err := c.Write(s.t.Context(), []remotewrite.Series{{
+		Labels: labels.FromStrings("__name__", name), Samples: []remotewrite.Sample{{Time: at, Value: v}},
+	}})
+	switch e := err.(type) {
+	case nil:
+		return http.StatusNoContent
+	case *remotewrite.StatusError:
+		return e.Code
+	default:
+		s.t.Fatal(err)
+		return 0
+	}
 }
 
-// service is the whole service on a loopback port, with everything that `tidemark serve` runs.
-type service struct {
-	t     *testing.T
-	setup setup
-	node  *node
-	base  string
-	http  *http.Client
-	write remotewrite.Client
-
-	cancel context.CancelFunc
-	ended  chan struct{}
-	err    error // of the run; read after ended is closed
+// instant asks for expr at a time in ms and returns the answer with its route.
+func (s *site) instant(expr string, at int64) (httpReply, string) {
+	s.t.Helper()
+	r := s.must(http.MethodGet, "/api/v1/query", "query", expr, "time", strconv.FormatInt(at/1000, 10))
+	return r, r.header.Get("X-Tidemark-Route")
 }
 
-// openService starts a service, or returns why it does not start. Nothing is ready when it returns.
-func openService(t *testing.T, s setup) (*service, error) {
+// wantWarm compares the value of a query that has one series.
+func (s *site) wantWarm(expr string, at int64, value string) {
+	s.t.Helper()
+	r, route := s.instant(expr, at)
+	if want := fmt.Sprintf(`"value":[%d,%q]`, at/1000, value); r.code != http.StatusOK || route != "warm" || !strings.Contains(r.body, want) {
+		s.t.Fatalf("%s at %d: status %d, route %q, %s; want %s", expr, at, r.code, route, r.body, want)
+	}
+}
+
+// tree is everything in a directory: names with sizes and hashes.
+func tree(t *testing.T, dir string) string {
 	t.Helper()
-	if s.dir == "" {
-		s.dir = t.TempDir()
-	}
-	config := filepath.Join(s.dir, "tidemark.yml")
-	if err := os.WriteFile(config, []byte(s.config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f := &serveFlags{around: s.around}
-	if f.around.freeBytes == nil {
-		f.around.freeBytes = func(string) (uint64, error) { return 1 << 40, nil } // the machine's disk is no part of the test
-	}
-	app := kingpin.New("tidemark", "")
-	c := f.declare(app)
-	args := append([]string{"serve", "--storage.path", filepath.Join(s.dir, "data"), "--config.file", config}, s.flags...)
-	if _, err := app.Parse(args); err != nil {
-		t.Fatal(err)
-	}
-	f.flags = flagValues(c.Model())
-	logger := s.logger
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			fmt.Fprintln(&b, path)
+			return err
+		}
+		text, err := os.ReadFile(path)
+		fmt.Fprintf(&b, "%s %d %x\n", path, len(text), sha256.Sum256(text))
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	listen := func() (net.Listener, error) { return listener, nil }
-	v := &service{
-		t: t, setup: s, base: "http://" + listener.Addr().String(), cancel: cancel, ended: make(chan struct{}),
-		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
+	return b.String()
+}
+
+// wantFailure runs a command line that must end by itself with a code, and returns the one line that says why.
+func (s *site) wantFailure(code int, args ...string) string {
+	s.t.Helper()
+	p := start(s.t, "tidemark", tidemarkIn(s.t, s.dir, args...))
+	if got := p.wait(exitWithin); got != code {
+		s.t.Fatalf("%v: exit code %d, want %d:\n%s", args, got, code, p.out.String())
 	}
-	v.write = remotewrite.Client{URL: v.base + remotewrite.Path, HTTP: v.http}
-	opened := make(chan *node, 1)
-	go func() {
-		defer close(v.ended)
-		v.err = f.serveOn(ctx, listen, logger, func(n *node) {
-			if s.opened != nil {
-				s.opened(n)
-			}
-			opened <- n
+	var why []string
+	for line := range strings.Lines(p.out.String()) {
+		if strings.HasPrefix(line, "tidemark: error: ") {
+			why = append(why, strings.TrimSpace(line))
+		}
+	}
+	if len(why) != 1 {
+		s.t.Fatalf("%v: %d lines say why:\n%s", args, len(why), p.out.String())
+	}
+	return why[0]
+}
+
+// TestL1_TerminatedUnderLoad holds that a SIGTERM ends the service in time whatever arrives, and loses nothing.
+func TestL1_TerminatedUnderLoad(t *testing.T) {
+	seed := seedOf(t)
+	s := newSite(t, loadConfig, "--log.level=warn")
+	begin := (time.Now().Add(-time.Hour).UnixMilli()/widePane)*widePane + 2_345
+	p := s.serveReady()
+	l := startLoad(t, s, 3, begin, seed)
+	for range 3 {
+		poll(t, readyWithin, "load", func() (bool, string) {
+			at := l.settledThrough()
+			return at > begin+10_000, fmt.Sprint(at)
 		})
-	}()
-	select {
-	case v.node = <-opened:
-	case <-v.ended:
-		cancel()
-		listener.Close()
-		return nil, v.err
+		at := time.Now()
+		p.signal(syscall.SIGTERM)
+		if code := p.wait(exitWithin); code != exitOK {
+			t.Fatalf("exit code %d", code)
+		}
+		t.Logf("ended after %s", time.Since(at).Round(time.Millisecond))
+		p = s.serveReady()
 	}
-	t.Cleanup(func() { _ = v.stop() })
-	return v, nil
+	l.halt()
+	n := checkAll(t, l, s, begin, finalTime(l))
+	s.stop(p)
+	verifyLog(t, s)
+	t.Logf("%d samples, load %+v", n, l.counts)
 }
 
-// startService starts a service and waits until it is ready.
-func startService(t *testing.T, s setup) *service {
-	t.Helper()
-	v, err := openService(t, s)
-	if err != nil {
+// TestReload holds that a new configuration takes effect by signal and by HTTP, and that a broken one changes nothing.
+func TestReload(t *testing.T) {
+	s := newSite(t, oneStream)
+	p := s.serveReady()
+	names := func() string {
+		var answer struct {
+			Data []struct{ Name, State string }
+		}
+		body := s.must(http.MethodGet, "/api/v1/materializations").body
+		if err := json.Unmarshal([]byte(body), &answer); err != nil {
+			t.Fatalf("%v in %s", err, body)
+		}
+		var out []string
+		for _, m := range answer.Data {
+			out = append(out, m.Name+" "+m.State)
+		}
+		return strings.Join(out, ", ")
+	}
+	reloadedWell := func() bool {
+		return strings.Contains(s.must(http.MethodGet, "/api/v1/status/runtimeinfo").body, `"reloadConfigSuccess":true`)
+	}
+	if got := names(); got != "requests serving" || !reloadedWell() {
+		t.Fatalf("at first: %s", got)
+	}
+
+	const two = oneStream + "  - {name: errors, expr: \"max_over_time(e[1m])\", every: 10s}\n"
+	s.configure(two)
+	p.signal(syscall.SIGHUP)
+	poll(t, readyWithin, "reload by signal", func() (bool, string) {
+		got := names()
+		return got == "errors serving, requests serving" || got == "requests serving, errors serving", got
+	})
+
+	s.configure(two + "  - {name: broken, expr: \"sum(\", every: 10s}\n")
+	r := s.must(http.MethodPost, "/-/reload")
+	if r.code != http.StatusInternalServerError || !strings.HasPrefix(r.body, "failed to reload config: ") || !strings.Contains(r.body, "materializations[2].expr") {
+		t.Errorf("a broken configuration: %d %s", r.code, r.body)
+	}
+	if got := names(); strings.Contains(got, "broken") || !strings.Contains(got, "errors") || reloadedWell() {
+		t.Errorf("after a broken configuration: %s", got)
+	}
+	p.signal(syscall.SIGHUP)
+	poll(t, readyWithin, "a broken configuration by signal", func() (bool, string) {
+		said := p.out.String()
+		return strings.Contains(said, "Reload failed"), said
+	})
+
+	// Both plans answer: the stream that stayed from its first sample on, the new one from its own.
+	for name, v := range map[string]float64{"m": 3, "e": 5} {
+		if code := s.write(name, 1_000_000, v); code != http.StatusNoContent {
+			t.Fatalf("write: %d", code)
+		}
+	}
+	if _, err := s.barrier(1_060_000); err != nil {
 		t.Fatal(err)
 	}
-	v.eventually("ready", func() bool { code, _ := v.get("/-/ready"); return code == 200 })
-	return v
-}
+	s.wantWarm("sum_over_time(m[1m])", 1_010_000, "3")
+	s.wantWarm("max_over_time(e[1m])", 1_010_000, "5")
 
-// stop stops the service as SIGTERM does and returns what its run returned.
-func (v *service) stop() error {
-	v.cancel()
-	select {
-	case <-v.ended:
-	case <-time.After(patience):
-		v.t.Fatal("the service does not stop")
+	s.configure(oneStream)
+	if r := s.must(http.MethodPost, "/-/reload"); r.code != http.StatusOK || !reloadedWell() {
+		t.Errorf("back again: %d %s", r.code, r.body)
 	}
-	v.http.CloseIdleConnections()
-	return v.err
+	if got := names(); got != "requests serving" {
+		t.Errorf("back again: %s", got)
+	}
+	s.wantWarm("sum_over_time(m[1m])", 1_010_000, "3")
+	if r, _ := s.instant("max_over_time(e[1m])", 1_010_000); r.code != http.StatusUnprocessableEntity || !strings.Contains(r.body, "no_materialization") {
+		t.Errorf("a materialization that is gone: %d %s", r.code, r.body)
+	}
+	s.stop(p)
 }
 
-// mustStop stops the service, which must end in order.
-func (v *service) mustStop() {
-	v.t.Helper()
-	if err := v.stop(); err != nil {
-		v.t.Fatalf("stop: %v", err)
+// TestL7_SecondProcess holds that a directory has one process, and that the second one leaves it as it is.
+func TestL7_SecondProcess(t *testing.T) {
+	s := newSite(t, oneStream)
+	p := s.serveReady()
+	if code := s.write("m", 1_000_000, 1); code != http.StatusNoContent {
+		t.Fatalf("write: %d", code)
+	}
+	// The HEAD note follows the head within a second; then nothing on disk moves by itself.
+	poll(t, readyWithin, "a quiet directory", func() (bool, string) {
+		head, err := os.ReadFile(filepath.Join(s.dir, "data", logDir, "HEAD"))
+		seq := int(s.metric("tidemark_log_head_seq"))
+		return err == nil && strings.Contains(string(head), strconv.Itoa(seq)), fmt.Sprintf("%s %v, head %d", head, err, seq)
+	})
+	before := tree(t, filepath.Join(s.dir, "data", logDir))
+	for _, args := range [][]string{
+		{"serve", "--web.listen-address=" + freeAddress(t)}, {"log", "stat"}, {"log", "verify"}, {"log", "dump"},
+	} {
+		if why := s.wantFailure(exitFailure, args...); !strings.Contains(why, "in use by another process") {
+			t.Errorf("%v: %s", args, why)
+		}
+	}
+	if after := tree(t, filepath.Join(s.dir, "data", logDir)); after != before {
+		t.Errorf("the second process changed the directory:\n%s\n%s", before, after)
+	}
+	if code := s.write("m", 1_001_000, 2); code != http.StatusNoContent {
+		t.Errorf("write after the second process: %d", code)
+	}
+	s.stop(p)
+}
+
+// TestL7_ForeignDirectory holds that what is not a store of ours is refused and left alone, wherever in it the strange thing lies.
+func TestL7_ForeignDirectory(t *testing.T) {
+	for name, says := range map[string]string{
+		"data/thesis.tex":     "holds thesis.tex and no log",
+		"data/log/thesis.tex": "holds thesis.tex and no store",
+		"data/views/CURRENT":  "holds views and no log",
+		"data":                "data",
+	} {
+		t.Run(strings.ReplaceAll(name, "/", "_"), func(t *testing.T) {
+			s := newSite(t, oneStream)
+			path := filepath.Join(s.dir, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte("years of work"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			before := tree(t, s.dir)
+			if why := s.wantFailure(exitFailure, "serve", "--web.listen-address="+s.addr); !strings.Contains(why, says) {
+				t.Errorf("%s, want %q in it", why, says)
+			}
+			if after := tree(t, s.dir); after != before {
+				t.Errorf("the directory has changed:\n%s\n%s", before, after)
+			}
+		})
 	}
 }
 
-// restart stops the service and starts it again on the same directory.
-func (v *service) restart() *service {
-	v.t.Helper()
-	v.mustStop()
-	return startService(v.t, v.setup)
-}
-
-// eventually waits for what only time brings.
-func (v *service) eventually(what string, done func() bool) {
-	v.t.Helper()
-	deadline := time.After(patience)
-	for !done() {
-		select {
-		case <-v.ended:
-			v.t.Fatalf("waiting until %s: the service has ended: %v", what, v.err)
-		case <-deadline:
-			v.t.Fatalf("waiting until %s: not in %s", what, patience)
-		case <-time.After(5 * time.Millisecond):
+// TestServeWithoutArguments holds that an empty directory and no argument make a service that works.
+func TestServeWithoutArguments(t *testing.T) {
+	s := newSite(t, "")
+	args := []string{"serve"}
+	if l, err := net.Listen("tcp", strings.TrimPrefix(defaultURL, "http://")); err == nil {
+		l.Close()
+		s.addr = strings.TrimPrefix(defaultURL, "http://")
+	} else {
+		t.Logf("the default address is taken (%v); another one stands for it", err)
+		args = append(args, "--web.listen-address="+s.addr)
+	}
+	p := start(t, "tidemark", tidemarkIn(t, s.dir, args...))
+	s.awaitReady(p)
+	if r, route := s.instant("1 + 1", 0); r.code != http.StatusOK || route != "warm" || !strings.Contains(r.body, `"2"`) {
+		t.Errorf("1 + 1: %d %q %s", r.code, route, r.body)
+	}
+	if code := s.write("m", time.Now().UnixMilli(), 1); code != http.StatusNoContent {
+		t.Errorf("write: %d", code)
+	}
+	if r, _ := s.instant("m", time.Now().UnixMilli()); r.code != http.StatusUnprocessableEntity || !strings.Contains(r.body, "no_materialization") {
+		t.Errorf("a query that nothing can answer: %d %s", r.code, r.body)
+	}
+	s.stop(p)
+	for _, part := range []string{logDir, viewsDir} {
+		if _, err := os.Stat(filepath.Join(s.dir, "data", part)); err != nil {
+			t.Error(err)
 		}
 	}
 }
 
-func (v *service) do(req *http.Request) (int, http.Header, []byte) {
-	v.t.Helper()
-	res, err := v.http.Do(req)
-	if err != nil {
-		v.t.Fatal(err)
+// TestDrain holds that a drain closes what is open and seals input, by the command line, until the next start.
+func TestDrain(t *testing.T) {
+	s := newSite(t, oneStream)
+	p := s.serveReady()
+	if code := s.write("m", 1_000_001, 4); code != http.StatusNoContent {
+		t.Fatalf("write: %d", code)
 	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		v.t.Fatal(err)
+	if r, _ := s.instant("sum_over_time(m[1m])", 1_010_000); r.code != http.StatusUnprocessableEntity || !strings.Contains(r.body, "unpublished") {
+		t.Errorf("before the drain: %d %s", r.code, r.body)
 	}
-	return res.StatusCode, res.Header, body
+	code, out, errs := s.tool("drain", "--url="+s.url())
+	if code != exitOK || !strings.Contains(out, `"closed_buckets":1`) {
+		t.Fatalf("drain: %d %s%s", code, out, errs)
+	}
+	s.wantWarm("sum_over_time(m[1m])", 1_010_000, "4")
+	if code := s.write("m", 1_000_002, 1); code != http.StatusConflict {
+		t.Errorf("write into a sealed log: %d", code)
+	}
+	s.stop(p)
+
+	p = s.serveReady()
+	s.wantWarm("sum_over_time(m[1m])", 1_010_000, "4")
+	if code := s.write("m", 1_020_000, 2); code != http.StatusNoContent {
+		t.Errorf("write after the next start: %d", code)
+	}
+	code, out, errs = s.tool("watermark", "--url="+s.url(), "--time-ms=1060000")
+	// What the drain proved, up to its own time, is more than this barrier does.
+	if code != exitOK || !strings.Contains(out, `"closed_buckets":1,`) {
+		t.Errorf("watermark: %d %s%s", code, out, errs)
+	}
+	s.wantWarm("sum_over_time(m[1m])", 1_060_000, "6")
+	s.stop(p)
+	for _, args := range [][]string{{"drain", "--url=" + s.url()}, {"watermark", "--url=" + s.url(), "--time-ms=1"}} {
+		if why := s.wantFailure(exitFailure, args...); !strings.Contains(why, "refused") {
+			t.Errorf("%v without a service: %s", args, why)
+		}
+	}
 }
 
-func (v *service) get(path string) (int, string) {
-	v.t.Helper()
-	req, err := http.NewRequest(http.MethodGet, v.base+path, nil)
-	if err != nil {
-		v.t.Fatal(err)
+// TestLogTools holds what the offline tools say of a log.
+func TestLogTools(t *testing.T) {
+	s := newSite(t, oneStream)
+	p := s.serveReady()
+	for i := range 3 {
+		if code := s.write("m", int64(1_000_000+i), float64(i)); code != http.StatusNoContent {
+			t.Fatalf("write: %d", code)
+		}
 	}
-	code, _, body := v.do(req)
-	return code, string(body)
+	if _, err := s.barrier(2_000_000); err != nil {
+		t.Fatal(err)
+	}
+	head := int(s.metric("tidemark_log_head_seq"))
+	s.stop(p)
+	before := tree(t, filepath.Join(s.dir, "data", logDir, "store"))
+
+	code, out, errs := s.tool("log", "stat")
+	var stat struct{ Floor, Head, Events, Series int }
+	if err := json.Unmarshal([]byte(out), &stat); code != exitOK || err != nil || stat.Floor != 1 || stat.Head != head || stat.Events != head || stat.Series != 1 {
+		t.Errorf("log stat: %d %v %s%s, want head %d", code, err, out, errs, head)
+	}
+	code, out, errs = s.tool("log", "verify")
+	var report struct{ Head, Events, Writes, Samples, Series int }
+	if err := json.Unmarshal([]byte(out), &report); code != exitOK || err != nil || report.Head != head || report.Events != head ||
+		report.Writes != 3 || report.Samples != 3 || report.Series != 1 {
+		t.Errorf("log verify: %d %v %s%s, want head %d", code, err, out, errs, head)
+	}
+	code, out, errs = s.tool("log", "dump")
+	if code != exitOK {
+		t.Fatalf("log dump: %d %s", code, errs)
+	}
+	var kinds []string
+	for line := range strings.Lines(out) {
+		var event struct {
+			Seq  int
+			Kind string
+		}
+		if err := json.Unmarshal([]byte(line), &event); err != nil || event.Seq != len(kinds)+1 {
+			t.Fatalf("log dump: %v in %s", err, line)
+		}
+		kinds = append(kinds, event.Kind)
+	}
+	if got := strings.Join(kinds, " "); got != "start plan write write write watermark" {
+		t.Errorf("log dump: %s", got)
+	}
+	if !strings.Contains(out, `"__name__":"m"`) || !strings.Contains(out, "[1000002,2]") {
+		t.Errorf("log dump shows neither series nor samples:\n%s", out)
+	}
+	if code, out, _ = s.tool("log", "dump", "--from=3", "--to=4"); code != exitOK || strings.Count(out, "\n") != 2 || !strings.HasPrefix(out, `{"seq":3,`) {
+		t.Errorf("log dump of a part: %d\n%s", code, out)
+	}
+	if after := tree(t, filepath.Join(s.dir, "data", logDir, "store")); after != before {
+		t.Errorf("looking changed the log:\n%s\n%s", before, after)
+	}
+	for _, tool := range []string{"stat", "verify", "dump"} {
+		if why := s.wantFailure(exitFailure, "log", tool, "--storage.path=nowhere"); !strings.Contains(why, "nowhere") {
+			t.Errorf("log %s of nothing: %s", tool, why)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "nowhere")); err == nil {
+		t.Error("looking for a log made one")
+	}
 }
 
-// form posts a form to a path of the API, given parameters as name, value, ….
-func (v *service) form(path string, params ...string) (int, http.Header, []byte) {
-	v.t.Helper()
-	form := url.Values{}
-	for i := 0; i < len(params); i += 2 {
-		form.Add(params[i], params[i+1])
+// TestDamageIsNamed holds that verify and serve name a damaged log and do not begin a new one in its place.
+func TestDamageIsNamed(t *testing.T) {
+	s := newSite(t, oneStream)
+	p := s.serveReady()
+	for i := range 50 {
+		if code := s.write("m", int64(1_000_000+i), float64(i)); code != http.StatusNoContent {
+			t.Fatalf("write: %d", code)
+		}
 	}
-	req, err := http.NewRequest(http.MethodPost, v.base+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		v.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	return v.do(req)
-}
-
-// sent is one sample as tests write it.
-type sent struct {
-	metric string // as m{i="a"}
-	t      int64  // ms
-	v      float64
-}
-
-// batch groups samples by series, each series where it comes first, and keeps their order.
-func batch(t *testing.T, samples ...sent) []remotewrite.Series {
-	t.Helper()
-	var out []remotewrite.Series
-	at := map[string]int{}
-	for _, s := range samples {
-		i, ok := at[s.metric]
-		if !ok {
-			ls, err := parser.NewParser(parser.Options{}).ParseMetric(s.metric)
+	s.stop(p)
+	damaged := 0
+	for _, pattern := range []string{"*.sst", "*.log"} {
+		files, err := filepath.Glob(filepath.Join(s.dir, "data", logDir, "store", pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range files {
+			text, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
-			i = len(out)
-			at[s.metric] = i
-			out = append(out, remotewrite.Series{Labels: ls})
+			if len(text) < 2_000 {
+				continue
+			}
+			text[len(text)/2] ^= 0x10
+			if err := os.WriteFile(path, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			damaged++
 		}
-		out[i].Samples = append(out[i].Samples, remotewrite.Sample{Time: s.t, Value: s.v})
 	}
-	return out
+	if damaged == 0 {
+		t.Fatal("no file of the log is large enough to be damaged")
+	}
+	s.wantFailure(exitFailure, "log", "verify")
+	s.wantFailure(exitFailure, "serve", "--web.listen-address="+s.addr)
 }
 
-// send writes samples in one request, which must be acknowledged.
-func (v *service) send(samples ...sent) {
-	v.t.Helper()
-	if code := v.sendFor(samples...); code != 204 {
-		v.t.Fatalf("write: status %d", code)
+// TestExitCodes holds the exit codes of command lines that start nothing.
+func TestExitCodes(t *testing.T) {
+	s := newSite(t, oneStream)
+	for name, text := range map[string]string{
+		"bad.yml":      "materializations: [{name: m, expr: 'sum(', every: 10s}]",
+		"unknown.yml":  "materialisations: []",
+		"good.rules":   "groups: [{name: g, interval: 30s, rules: [{record: 'r:m', expr: 'sum(rate(m[5m]))'}]}]",
+		"skip.rules":   "groups: [{name: g, interval: 30s, rules: [{record: 'r:m', expr: 'sum(rate(m[5m]))'}, {record: 'r:h', expr: 'histogram_count(h)'}]}]",
+		"broken.rules": "groups: [{name: g, rules: [{record: 'r:m', expr: 'sum('}]",
+		"rules.yml":    "rule_files: [skip.rules]",
+	} {
+		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-}
-
-// sendFor writes samples in one request and returns the status.
-func (v *service) sendFor(samples ...sent) int {
-	v.t.Helper()
-	err := v.write.Write(v.t.Context(), batch(v.t, samples...))
-	var status *remotewrite.StatusError
-	switch {
-	case err == nil:
-		return 204
-	case errors.As(err, &status):
-		return status.Code
+	for _, tc := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{exitOK, "serve", []string{"--help"}},
+		{exitOK, "--storage.path", []string{"serve", "--help"}},
+		{exitOK, "tidemark, version ", []string{"--version"}},
+		{exitUsage, "unknown long flag '--nope'", []string{"serve", "--nope"}},
+		{exitUsage, "nope", []string{"nope"}},
+		{exitUsage, `invalid duration "soon"`, []string{"serve", "--query.timeout=soon"}},
+		{exitUsage, "bad.yml:1: materializations[0].expr", []string{"serve", "--config.file=bad.yml"}},
+		{exitUsage, "unknown field materialisations", []string{"serve", "--config.file=unknown.yml"}},
+		{exitUsage, "missing.yml", []string{"serve", "--config.file=missing.yml"}},
+		{exitUsage, "(", []string{"serve", "--web.cors.origin=("}},
+		{exitUsage, "--time-ms", []string{"watermark"}},
+		{exitUsage, "--time-ms", []string{"watermark", "--time-ms=soon"}},
+		{exitOK, "requests", []string{"check", "config"}},
+		{exitOK, "requests", []string{"check", "config", "tidemark.yml"}},
+		{exitUsage, "bad.yml:1: materializations[0].expr", []string{"check", "config", "bad.yml"}},
+		{exitUsage, "missing.yml", []string{"check", "config", "missing.yml"}},
+		{exitFindings, "histogram_count", []string{"check", "config", "rules.yml"}},
+		{exitOK, "r:m", []string{"check", "rules", "good.rules"}},
+		{exitFindings, "histogram_count", []string{"check", "rules", "good.rules", "skip.rules"}},
+		{exitUsage, "broken.rules", []string{"check", "rules", "broken.rules"}},
+		{exitUsage, "missing.rules", []string{"check", "rules", "missing.rules"}},
+		{exitUsage, "files", []string{"check", "rules"}},
+	} {
+		code, out, errs := s.tool(tc.args...)
+		if code != tc.code || !strings.Contains(out+errs, tc.says) {
+			t.Errorf("%v: exit code %d, want %d with %q in\n%s%s", tc.args, code, tc.code, tc.says, out, errs)
+		}
 	}
-	v.t.Fatal(err)
-	return 0
-}
-
-// minutePanes plans panes of a minute over m and c, and of five minutes where the names say so.
-const minutePanes = `
-materializations:
-  - {name: m_sum, expr: "sum_over_time(m[1m])", every: 1m}
-  - {name: c_rate, expr: "rate(c[1m])", every: 1m}
-`
-
-// The service starts, takes a write, closes a bucket at a barrier, answers from it, and ends in order.
-func TestService(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
-	v.send(sent{`m{i="a"}`, 1000, 1}, sent{`m{i="a"}`, 2000, 2}, sent{`m{i="b"}`, 60_000, 5})
-	v.wantMiss(`sum_over_time(m[1m])`, 60_000, "unpublished")
-	o := v.barrier(60_000)
-	if o.Closed != 2 || o.Complete != 60_000 || len(o.warnings) != 0 {
-		t.Fatalf("barrier: %+v", o)
-	}
-	v.want(`sum_over_time(m[1m])`, 60_000, map[string]float64{`{i="a"}`: 3, `{i="b"}`: 5})
-	if a := v.instant(`sum(sum_over_time(m[1m]))`, 60_000); a.seq < o.Seq || a.complete != "60000" {
-		t.Errorf("answer of sequence %d complete through %q after the barrier %+v", a.seq, a.complete, o)
-	}
-	v = v.restart()
-	v.want(`sum(sum_over_time(m[1m]))`, 60_000, one(8))
-	v.mustStop()
-	if _, err := http.Get(v.base); err == nil {
-		t.Error("the port is still open")
-	}
-	http.DefaultClient.CloseIdleConnections()
-}
-
-// labelPairs is a label set as it stands on the wire: in any order, repeated, empty.
-type labelPairs [][2]string
-
-// sendRaw writes one sample of a series whose labels stand as given; it must be acknowledged.
-func (v *service) sendRaw(ls labelPairs, t int64, value float64) {
-	v.t.Helper()
-	if code := v.sendRawFor(ls, t, value); code != 204 {
-		v.t.Fatalf("write %q: status %d", ls, code)
+	if _, err := os.Stat(filepath.Join(s.dir, "data")); err == nil {
+		t.Error("a command line that starts nothing made a directory")
 	}
 }
 
-func (v *service) sendRawFor(ls labelPairs, t int64, value float64) int {
-	v.t.Helper()
-	var req prompb.WriteRequest
-	ts := prompb.TimeSeries{Samples: []prompb.Sample{{Timestamp: t, Value: value}}}
-	for _, l := range ls {
-		ts.Labels = append(ts.Labels, prompb.Label{Name: l[0], Value: l[1]})
-	}
-	req.Timeseries = append(req.Timeseries, ts)
-	b, err := req.Marshal()
+// TestPortInUse holds that a taken port is a clear error, and that nothing is made before it is known.
+func TestPortInUse(t *testing.T) {
+	s := newSite(t, oneStream)
+	l, err := net.Listen("tcp", s.addr)
 	if err != nil {
-		v.t.Fatal(err)
+		t.Fatal(err)
 	}
-	err = v.write.Send(v.t.Context(), snappy.Encode(nil, b))
-	var status *remotewrite.StatusError
-	switch {
-	case err == nil:
-		return 204
-	case errors.As(err, &status):
-		return status.Code
+	defer l.Close()
+	why := s.wantFailure(exitFailure, "serve", "--web.listen-address="+s.addr)
+	if !strings.Contains(why, s.addr) || !strings.Contains(why, "in use") {
+		t.Errorf("%s", why)
 	}
-	v.t.Fatal(err)
-	return 0
+	if _, err := os.Stat(filepath.Join(s.dir, "data")); err == nil {
+		t.Error("a directory was made")
+	}
 }

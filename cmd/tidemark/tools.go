@@ -28,10 +28,11 @@ const (
 )
 
 func newWatermark(app *kingpin.Application) command {
-	var target, at string
+	var target, at, experiment string
 	c := app.Command("watermark", "Tell a running service that everything up to a time has been written, and wait until it is published.")
 	c.Flag("url", "Where the service listens.").Default(defaultURL).StringVar(&target)
 	c.Flag("time-ms", "Event time in milliseconds since the epoch, or now.").Required().StringVar(&at)
+	c.Flag("experiment", "Only for the series of this experiment.").Default("").StringVar(&experiment)
 	return command{c, func(ctx context.Context, stdout, _ io.Writer) error {
 		if at == "now" {
 			at = strconv.FormatInt(time.Now().UnixMilli(), 10)
@@ -39,7 +40,11 @@ func newWatermark(app *kingpin.Application) command {
 		if _, err := strconv.ParseInt(at, 10, 64); err != nil {
 			return &exitError{exitUsage, fmt.Errorf("--time-ms: %q is neither a number of milliseconds nor now", at)}
 		}
-		return post(ctx, target, "/api/v1/precompute/watermark", url.Values{"time_ms": {at}}, stdout)
+		form := url.Values{"time_ms": {at}}
+		if experiment != "" {
+			form.Set("experiment", experiment)
+		}
+		return post(ctx, target, "/api/v1/precompute/watermark", form, stdout)
 	}}
 }
 

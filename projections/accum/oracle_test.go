@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
@@ -51,7 +52,7 @@ func (o *oracle) run(t testing.TB, expr string, ts []int64, vs []float64, start,
 	for i := range ts {
 		samples[i] = floatSample{t: ts[i], v: vs[i]}
 	}
-	series := storage.NewListSeries(labels.FromStrings(labels.MetricName, "m"), samples)
+	series := storage.NewListSeries(labels.FromStrings(model.MetricNameLabel, "m"), samples)
 	q, err := o.engine.NewRangeQuery(context.Background(), oneSeries{series}, nil, expr,
 		time.UnixMilli(start), time.UnixMilli(end), time.Duration(step)*time.Millisecond)
 	if err != nil {

@@ -19,6 +19,7 @@
 //
 //	"m"                                   → format version (1 byte), identity of the log (rest)
 //	"c" shard:1                           → seq:8, state of the shard (projections/pane)
+//	"h" seq:8                             → log time:8, and for a write event the hash of its content:16 (a start event has none)
 //	"p" stream:8 block:8 shard:1 seq:8    → piece
 //
 // Piece, version 1:

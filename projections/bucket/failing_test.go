@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func open(t *testing.T, fs vfs.FS) *Store {
+func openOn(t *testing.T, fs vfs.FS) *Store {
 	t.Helper()
 	s, err := Open("views", []byte("log"), Options{FS: fs})
 	if err != nil {
@@ -51,7 +51,7 @@ func TestFlushFailsAndHeals(t *testing.T) {
 		}
 		return nil
 	})}
-	s := open(t, errorfs.Wrap(mem, fails))
+	s := openOn(t, errorfs.Wrap(mem, fails))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := errors.Join(checkpoint(s, 1), s.Flush(ctx)); err != nil {
@@ -86,7 +86,7 @@ func TestFlushFailsAndHeals(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = open(t, left)
+	s = openOn(t, left)
 	seq, state, ok, err := s.State(0)
 	if seq != 4 || string(state) != "\x04" || !ok || err != nil {
 		t.Errorf("after a crash: state %q of %d, %v, %v", state, seq, ok, err)
@@ -109,7 +109,7 @@ func TestFlushGivesUpWithItsContext(t *testing.T) {
 		}
 		return nil
 	})
-	s := open(t, errorfs.Wrap(vfs.NewMem(), &slow))
+	s := openOn(t, errorfs.Wrap(vfs.NewMem(), &slow))
 	if err := checkpoint(s, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestFlushGivesUpWithItsContext(t *testing.T) {
 // A table that is damaged is never read as if it were not: not at the start, and not when it is found later.
 func TestDamageEndsReading(t *testing.T) {
 	mem := vfs.NewMem()
-	s := open(t, mem)
+	s := openOn(t, mem)
 	if err := errors.Join(checkpoint(s, 1), s.Flush(t.Context())); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestDamageEndsReading(t *testing.T) {
 	}
 	for _, n := range names {
 		if strings.HasSuffix(n, ".sst") {
-			flip(t, mem, mem.PathJoin("views", n))
+			flipFile(t, mem, mem.PathJoin("views", n))
 		}
 	}
 	if _, err = Open("views", []byte("log"), Options{FS: mem}); err == nil {
@@ -168,8 +168,8 @@ func TestDamageEndsReading(t *testing.T) {
 	}
 }
 
-// flip changes the first byte of a file's first block.
-func flip(t *testing.T, fs vfs.FS, name string) {
+// flipFile changes the first byte of a file's first block.
+func flipFile(t *testing.T, fs vfs.FS, name string) {
 	t.Helper()
 	f, err := fs.Open(name)
 	if err != nil {

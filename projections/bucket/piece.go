@@ -104,7 +104,12 @@ func appendPiece(dst []byte, chunks []*chunk) []byte {
 		}
 		return nil
 	})
-	return binary.LittleEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
+	return append(dst[:start], seal(dst[start:])...)
+}
+
+// seal appends the checksum of a piece.
+func seal(piece []byte) []byte {
+	return binary.LittleEndian.AppendUint32(piece, crc32.Checksum(piece, castagnoli))
 }
 
 // appendItems appends the chunk's entries whose series is wanted (nil: all), in the order in which they were put.

@@ -1,13 +1,14 @@
 package bucket
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
-	"slices"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -21,6 +22,7 @@ const (
 
 	keyMeta       = 'm'
 	keyCheckpoint = 'c'
+	keyRecent     = 'h'
 	keyPiece      = 'p'
 
 	defaultCacheBytes    = 64 << 20
@@ -32,6 +34,15 @@ var ErrOtherLog = errors.New("bucket: the views belong to another log; delete th
 
 // ErrVersion says that the views were written by another version of the format.
 var ErrVersion = errors.New("bucket: the views have another format; delete them and they are folded again")
+
+// ErrDamaged says that the files of the views do not fit together: some are gone, or their bytes have changed. A crash can do
+// that, because the views are not written for it. Discard them and fold again.
+var ErrDamaged = errors.New("bucket: the views are damaged")
+
+// Damaged says whether an error means that the bytes of the views are not what was written.
+func Damaged(err error) bool {
+	return errors.Is(err, ErrDamaged) || errors.Is(err, ErrCorruptPiece) || errors.Is(err, fs.ErrNotExist) || pebble.IsCorruptionError(err)
+}
 
 // Options of a Store. The zero value is usable.
 type Options struct {
@@ -50,7 +61,7 @@ type Store struct {
 }
 
 // Open opens the store in dir, or creates it. identity names the log that is folded into it: ErrOtherLog if the store was
-// made for another one.
+// made for another one, ErrVersion if it has another format, ErrDamaged if its files do not fit together.
 func Open(dir string, identity []byte, opts Options) (*Store, error) {
 	if opts.FS == nil {
 		opts.FS = vfs.Default
@@ -75,14 +86,31 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 		L0StopWritesThreshold:       math.MaxInt32,
 	}
 	db, err := pebble.Open(dir, po)
+	if Damaged(err) {
+		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, dir, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("bucket: open %s: %w", dir, err)
 	}
 	s.db = db
 	if err := s.checkMeta(identity); err != nil {
+		if Damaged(err) {
+			err = fmt.Errorf("%w: %s: %w", ErrDamaged, dir, err)
+		}
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+// Discard removes the store in dir.
+func Discard(dir string, opts Options) error {
+	if opts.FS == nil {
+		opts.FS = vfs.Default
+	}
+	if err := opts.FS.RemoveAll(dir); err != nil {
+		return fmt.Errorf("bucket: discard %s: %w", dir, err)
+	}
+	return nil
 }
 
 // checkMeta writes the meta record of a new store and compares that of an old one.
@@ -99,7 +127,7 @@ func (s *Store) checkMeta(identity []byte) error {
 	switch {
 	case len(v) == 0 || v[0] != storeVersion:
 		return ErrVersion
-	case !slices.Equal(v, want):
+	case !bytes.Equal(v, want):
 		return ErrOtherLog
 	}
 	return nil
@@ -111,6 +139,17 @@ type Checkpoint struct {
 	Seq    uint64 // of the last event that State and Tables reflect
 	State  []byte
 	Tables []*Table // what was closed since the last checkpoint that was committed, oldest first
+
+	Recent     []Recent // writes and starts up to Seq that no checkpoint holds yet, in any order
+	KeepRecent uint64   // those before this sequence are dropped
+}
+
+// Recent is what is kept of a write or start event, to find writes that come again.
+type Recent struct {
+	Seq     uint64
+	LogTime int64 // ms
+	Start   bool
+	Hash    [16]byte // of a write's content
 }
 
 // Commit writes a checkpoint (P3). It is durable after the next Flush. It fails while flushes do.
@@ -133,6 +172,9 @@ func (s *Store) Commit(c Checkpoint) error {
 			return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 		}
 	}
+	if err := setRecent(b, c.Recent, c.KeepRecent); err != nil {
+		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
+	}
 	v := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(c.State)), c.Seq)
 	if err := b.Set([]byte{keyCheckpoint, byte(c.Shard)}, append(v, c.State...), nil); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
@@ -141,6 +183,54 @@ func (s *Store) Commit(c Checkpoint) error {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
 	return s.health.writable()
+}
+
+func recentKey(seq uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{keyRecent}, seq)
+}
+
+func setRecent(b *pebble.Batch, add []Recent, keep uint64) error {
+	if keep > 0 {
+		if err := b.DeleteRange(recentKey(0), recentKey(keep), nil); err != nil {
+			return err
+		}
+	}
+	for i := range add {
+		v := binary.BigEndian.AppendUint64(nil, uint64(add[i].LogTime))
+		if !add[i].Start {
+			v = append(v, add[i].Hash[:]...)
+		}
+		if err := b.Set(recentKey(add[i].Seq), v, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Recent returns the writes and starts that are kept, up to a sequence, in their order.
+func (s *Store) Recent(upTo uint64) ([]Recent, error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: recentKey(0), UpperBound: recentKey(upTo + 1)})
+	if err != nil {
+		return nil, fmt.Errorf("bucket: read recent writes: %w", err)
+	}
+	defer it.Close()
+	var out []Recent
+	for it.First(); it.Valid(); it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return nil, fmt.Errorf("bucket: read recent writes: %w", err)
+		}
+		if len(it.Key()) != 9 || len(v) != 8 && len(v) != 24 {
+			return nil, fmt.Errorf("%w: record of a recent write with %d bytes", ErrDamaged, len(v))
+		}
+		e := Recent{Seq: binary.BigEndian.Uint64(it.Key()[1:]), LogTime: int64(binary.BigEndian.Uint64(v)), Start: len(v) == 8}
+		copy(e.Hash[:], v[8:])
+		out = append(out, e)
+	}
+	if err := it.Error(); err != nil {
+		return nil, fmt.Errorf("bucket: read recent writes: %w", err)
+	}
+	return out, nil
 }
 
 // settled fails while a flush that was given up on has still not ended: what is committed would pile up behind it.
@@ -207,7 +297,7 @@ func (s *Store) State(shard int) (seq uint64, state []byte, ok bool, err error) 
 	if len(v) < 8 {
 		return 0, nil, false, fmt.Errorf("bucket: checkpoint of shard %d has %d bytes", shard, len(v))
 	}
-	return binary.BigEndian.Uint64(v), slices.Clone(v[8:]), true, nil
+	return binary.BigEndian.Uint64(v), bytes.Clone(v[8:]), true, nil
 }
 
 // Bytes returns the size of the store's files.

@@ -104,12 +104,24 @@ func (p *Projection) checkpointShard(ctx context.Context, id int) error {
 	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { c = p.freeze(s, sh) }); err != nil {
 		return fmt.Errorf("freeze shard %d: %w", id, err)
 	}
-	if err := p.store.Commit(c); err != nil {
+	if err := p.commit(c); err != nil {
 		return err
 	}
 	if err := p.visitShard(ctx, id, func(_ *Shard, sh *shelf) { p.release(sh, c) }); err != nil {
 		return fmt.Errorf("release shard %d: %w", id, err)
 	}
+	return nil
+}
+
+// commit writes a checkpoint, and with it what it must remember of the writes up to its sequence that no checkpoint has
+// written before. Batches become durable in their order, so whatever event a restart replays from, that is durable up to there.
+func (p *Projection) commit(c bucket.Checkpoint) error {
+	add, keep := p.recent.unsaved(log.Seq(c.Seq))
+	c.Recent, c.KeepRecent = add, uint64(keep)
+	if err := p.store.Commit(c); err != nil {
+		return err
+	}
+	p.recent.saved(log.Seq(c.Seq))
 	return nil
 }
 
@@ -153,27 +165,29 @@ func (p *Projection) flush(ctx context.Context) error {
 		return err
 	}
 	p.ckpt.durable.Store(uint64(least))
+	p.recent.durable(least)
 	return nil
 }
 
 // finalCheckpoint writes every shard after the workers have ended.
 func (p *Projection) finalCheckpoint() error {
-	var failed error // the first: the others say the same
+	ctx, cancel := context.WithTimeout(context.Background(), finalFlushTimeout)
+	defer cancel()
+	// The stop may have come in the middle of a flush, behind which nothing is committed.
+	failed := p.store.Flush(ctx)
 	for _, w := range p.workers {
 		for id, s := range w.shards {
 			if s == nil {
 				continue
 			}
 			c := p.freeze(s, w.shelves[id])
-			if err := p.store.Commit(c); err != nil {
+			if err := p.commit(c); err != nil {
 				failed = cmp.Or(failed, err)
 				continue
 			}
 			p.release(w.shelves[id], c)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), finalFlushTimeout)
-	defer cancel()
 	if err := cmp.Or(failed, p.store.Flush(ctx)); err != nil {
 		return fmt.Errorf("last checkpoint: %w", err)
 	}

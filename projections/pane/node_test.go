@@ -61,7 +61,14 @@ func (n *node) open(fs vfs.FS, po Options) error {
 	if err = n.index.Load(n.log.Dictionary()); err != nil {
 		return err
 	}
-	if n.store, err = bucket.Open("/data/views", n.log.Identity(), bucket.Options{FS: fs}); err != nil {
+	bo := bucket.Options{FS: fs}
+	n.store, err = bucket.Open("/data/views", n.log.Identity(), bo)
+	if errors.Is(err, bucket.ErrDamaged) {
+		if err = bucket.Discard("/data/views", bo); err == nil {
+			n.store, err = bucket.Open("/data/views", n.log.Identity(), bo)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	n.panes = New(n.log, n.index, n.store, po)
@@ -134,9 +141,22 @@ func (n *node) barrier(ctx context.Context, t int64) (Outcome, error) {
 	return o, nil
 }
 
+// benchStream is the stream of the benchmarks, and benchPlan plans it alone.
+func benchStream() plan.Stream {
+	s := named("m", 60_000)
+	s.Closed, s.Late, s.RetentionMillis = plan.Right, plan.Correct, 86_400_000
+	return s.Resolved()
+}
+
+func benchPlan() *log.Plan { return newPlan(named("m", 60_000)) }
+
 // planOf plans one stream for each selector and pane.
 func planOf(t *testing.T, specs ...plan.Stream) *log.Plan {
 	t.Helper()
+	return newPlan(specs...)
+}
+
+func newPlan(specs ...plan.Stream) *log.Plan {
 	p := &plan.Plan{
 		Format: 1, ExperimentLabel: "experiment", LookbackMillis: 300_000, IdleTimeoutMillis: 60_000, IdleGraceMillis: 5_000,
 		OpenGraceMillis: 5_000, HorizonMillis: 600_000, ClockSkewMillis: 60_000,

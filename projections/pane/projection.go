@@ -57,6 +57,7 @@ type Projection struct {
 	failure atomic.Pointer[error]
 	failed  chan struct{} // closed once failure is set
 
+	recent   *recentWrites
 	planNow  atomic.Pointer[plan.Plan]
 	outcomes outcomes
 	ckpt     checkpointStats
@@ -117,6 +118,10 @@ func (p *Projection) Restore() (projections.Restored, error) {
 	for _, w := range p.workers {
 		w.applied.Store(uint64(oldest))
 	}
+	var err error
+	if p.recent, err = restoreRecent(p.store, oldest); err != nil {
+		return projections.Restored{}, err
+	}
 	p.dispatched.Store(uint64(oldest))
 	p.ckpt.durable.Store(uint64(oldest))
 	return projections.Restored{From: oldest, Newest: newest}, nil
@@ -135,7 +140,8 @@ func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
 	for _, ev := range events {
 		p.index.Apply(ev)
 	}
-	if err := p.send(ctx, message{events: events}); err != nil {
+	repeats := p.recent.judge(events)
+	if err := p.send(ctx, message{events: events, repeats: repeats}); err != nil {
 		return err
 	}
 	p.dispatched.Store(uint64(events[len(events)-1].Seq))
@@ -309,6 +315,7 @@ func (o *outcomes) add(seq log.Seq, closed uint64, proven int64) {
 	}
 	out, ok := o.bySeq[seq]
 	if !ok {
+		out.CompleteThrough = proven
 		o.order = append(o.order, seq)
 		if len(o.order) > maxOutcomes {
 			delete(o.bySeq, o.order[0])
@@ -316,7 +323,7 @@ func (o *outcomes) add(seq log.Seq, closed uint64, proven int64) {
 		}
 	}
 	out.Closed += closed
-	out.CompleteThrough = proven
+	out.CompleteThrough = max(out.CompleteThrough, proven)
 	o.bySeq[seq] = out
 }
 

@@ -252,7 +252,7 @@ func runVariant(t *testing.T, h history, rng *rand.Rand, workers, group, restart
 		if err := n.feed(ctx, steps[half:], group); err != nil {
 			t.Fatal(err)
 		}
-		out = n.fingerprint(t, ctx)
+		out = must(n.describe(ctx))(t)
 		if err := n.stop(); err != nil {
 			t.Fatal(err)
 		}
@@ -265,21 +265,23 @@ func runVariant(t *testing.T, h history, rng *rand.Rand, workers, group, restart
 	return out
 }
 
-// fingerprint is all that must be equal between two runs over the same events.
-func (n *node) fingerprint(t *testing.T, ctx context.Context) string {
-	t.Helper()
-	d := must(n.panes.Digest(ctx))(t)
+// describe is all that must be equal between two runs over the same events.
+func (n *node) describe(ctx context.Context) (string, error) {
+	d, err := n.panes.Digest(ctx)
+	if err != nil {
+		return "", err
+	}
 	_, streams, unplanned, err := n.panes.Streams(ctx)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	out := fmt.Sprintf("seq=%d digest=%s unplanned=%d", d.Seq, d.All, unplanned)
 	for _, s := range streams {
 		c := s.Counts
 		if c.Routed != c.Applied+c.Duplicate+c.Conflict+c.LateDropped+c.LateUncorrectable {
-			t.Errorf("P5: %+v", c)
+			return "", fmt.Errorf("P5: %+v", c)
 		}
 		out += fmt.Sprintf("\n%s frontier=%d proven=%d coverage=%d open=%d series=%d %+v", s.ID, s.Frontier, s.Proven, s.CoverageStart, s.Open, s.Series, c)
 	}
-	return out
+	return out, nil
 }

@@ -110,6 +110,12 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 	r.known, r.grid, r.coverage = true, st.grid, st.coverage
 	r.frontier = max(r.frontier, s.frontier(st))
 	r.proven = max(r.proven, s.proven)
+	if name, ok := s.pinned(r.req.Matchers); ok {
+		// A barrier for one experiment proves what asks for that experiment alone.
+		if t, ok := s.experiments[name]; ok {
+			r.proven, r.frontier = max(r.proven, t), max(r.frontier, t)
+		}
+	}
 	r.mu.Unlock()
 
 	lo, _ := st.grid.Locate(r.req.From + st.width)
@@ -134,6 +140,19 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 		}
 	}
 	r.series[s.id] = series
+}
+
+// pinned returns the one experiment whose series the matchers can select, if they say so.
+func (s *Shard) pinned(ms []*labels.Matcher) (string, bool) {
+	for _, m := range ms {
+		if m.Name == s.plan.ExperimentLabel && m.Type == labels.MatchEqual {
+			if m.Value == "" {
+				return Unlabelled, true
+			}
+			return m.Value, true
+		}
+	}
+	return "", false
 }
 
 // stream returns the stream if the plan in force has it.

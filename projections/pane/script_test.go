@@ -2,6 +2,7 @@ package pane
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -26,10 +27,10 @@ import (
 // each event the script prints what it published: the series, the bucket, and its samples or columns.
 //
 //	plan [idle=60000] [idle_grace=5000] [open_grace=5000] [horizon=600000] [skew=60000] [max_future=0]
-//	<selector> pane=MS [origin=MS] [lateness=MS]      one stream a line
+//	<selector> pane=MS [origin=MS] [lateness=MS] [left] [drop]      one stream a line
 //
 //	write            lines as m{a="b"} VALUE@TIME…; VALUE may be stale, NaN, NaN:<hex payload>, +Inf, -Inf; hist@TIME is a native histogram
-//	watermark t=MS
+//	watermark t=MS [experiment=NAME]
 //	tick [times=N]   of N ticks only what the last one published is shown
 //	drain | start [reason=resume]
 //	show             frontiers, counters, closure watermarks and open buckets
@@ -49,12 +50,14 @@ type script struct {
 	refs      map[string]log.SeriesRef
 	next      log.SeriesRef
 	shards    group
+	recent    *recentWrites
 	seq       log.Seq
 	log, wall int64
 }
 
 func newScript(t *testing.T) *script {
 	s := &script{t: t, index: series.New(), refs: make(map[string]log.SeriesRef)}
+	s.recent = newRecentWrites()
 	for id := range s.shards {
 		s.shards[id] = NewShard(id, s.index)
 	}
@@ -131,6 +134,14 @@ func (s *script) planOf(d *datadriven.TestData) *plan.Plan {
 			st.Matchers = append(st.Matchers, plan.Matcher{Type: m.Type.String(), Name: m.Name, Value: m.Value})
 		}
 		for _, f := range fields[1:] {
+			switch f {
+			case "left":
+				st.Closed = plan.Left
+				continue
+			case "drop":
+				st.Late = plan.Drop
+				continue
+			}
 			k, v, _ := strings.Cut(f, "=")
 			n, err := strconv.ParseInt(v, 10, 64)
 			s.must(err)
@@ -226,7 +237,8 @@ func (s *script) apply(body log.Body) string {
 	s.seq++
 	ev := &log.Event{Seq: s.seq, LogTime: s.log, WallTime: s.wall, Body: body}
 	s.index.Apply(ev)
-	if _, err := s.shards.apply(ev); err != nil {
+	repeats := s.recent.judge([]*log.Event{ev})
+	if _, err := s.shards.apply(ev, repeats != nil); err != nil {
 		return fmt.Sprintf("error: %v\n", err)
 	}
 	return s.published()
@@ -254,7 +266,7 @@ func (s *script) publishedBy(sh *Shard, st *stream) []string {
 	var lines []string
 	s.must(v.Each(st.grid, func(b bucket.Bucket) error {
 		ls, _ := s.index.Labels(log.SeriesRef(b.Ref))
-		line := fmt.Sprintf("%s (%d,%d]", ls, b.End-st.width, b.End)
+		line := fmt.Sprintf("%s %s", ls, st.span(b.End))
 		if b.Pane != nil {
 			p, n, err := accum.DecodePane(b.Pane, b.End)
 			if err != nil || n != len(b.Pane) {
@@ -269,6 +281,14 @@ func (s *script) publishedBy(sh *Shard, st *stream) []string {
 		return nil
 	}))
 	return lines
+}
+
+// span shows what a bucket owns.
+func (s *stream) span(e int64) string {
+	if s.edge == 1 {
+		return fmt.Sprintf("[%d,%d)", e-s.width, e)
+	}
+	return fmt.Sprintf("(%d,%d]", e-s.width, e)
 }
 
 func describe(p *accum.Pane) string {
@@ -330,8 +350,13 @@ func (s *script) show() string {
 		}
 		fmt.Fprintf(&sb, "stream {%s}/%d: frontier=%s proven=%s coverage=%s open=%d\n", strings.Join(sel, ","), st.width,
 			ms(frontier), ms(proven), ms(st.coverage), open)
-		fmt.Fprintf(&sb, "  routed=%d applied=%d duplicate=%d conflict=%d uncorrectable=%d corrected=%d stale=%d closed=%d\n",
-			c.Routed, c.Applied, c.Duplicate, c.Conflict, c.LateUncorrectable, c.Corrected, c.Stale, c.Closed)
+		for _, sh := range s.shards {
+			for _, name := range slices.Sorted(maps.Keys(sh.experiments)) {
+				fmt.Fprintf(&sb, "  experiment %s: proven=%s\n", name, ms(sh.experiments[name]))
+			}
+		}
+		fmt.Fprintf(&sb, "  routed=%d applied=%d duplicate=%d conflict=%d dropped=%d uncorrectable=%d corrected=%d stale=%d closed=%d\n",
+			c.Routed, c.Applied, c.Duplicate, c.Conflict, c.LateDropped, c.LateUncorrectable, c.Corrected, c.Stale, c.Closed)
 		if c.Routed != c.Applied+c.Duplicate+c.Conflict+c.LateDropped+c.LateUncorrectable {
 			s.t.Errorf("P5: %+v", c)
 		}
@@ -345,7 +370,7 @@ func (s *script) show() string {
 				m := &sr.members[j]
 				line := fmt.Sprintf("%s/%d: c=%s", ls, m.stream.width, ms(m.c))
 				for _, b := range m.open {
-					line += fmt.Sprintf(" open(%d,%d] touched %d..%d", b.end-m.stream.width, b.end, b.first, b.last)
+					line += fmt.Sprintf(" open%s touched %d..%d", m.stream.span(b.end), b.first, b.last)
 				}
 				lines = append(lines, line)
 			}

@@ -107,6 +107,7 @@ func (m *member) openAt(e int64) (int, bool) {
 // seriesState is what the fold keeps of one series.
 type seriesState struct {
 	ref         log.SeriesRef
+	experiment  string // value of the experiment label, or Unlabelled
 	raw         run
 	histograms  []int64 // times of native-histogram samples within the run's reach, increasing
 	lastApplied int64   // log time of the last applied sample, ms
@@ -120,7 +121,7 @@ func (s *seriesState) prune(now, horizon int64) {
 	for i := range s.members {
 		m := &s.members[i]
 		if len(m.open) > 0 {
-			keep = min(keep, m.open[0].end-m.stream.width)
+			keep = min(keep, m.stream.before(m.open[0].end))
 		}
 		if m.c == math.MinInt64 {
 			continue
@@ -129,7 +130,7 @@ func (s *seriesState) prune(now, horizon int64) {
 			m.tailFloor = max(m.tailFloor, m.c)
 		}
 		// The first bucket that may still be corrected begins at the bucket end at or before this.
-		keep = min(keep, m.stream.floorEnd(max(satSub(m.c, horizon), m.tailFloor)))
+		keep = min(keep, satSub(m.stream.floorEnd(max(satSub(m.c, horizon), m.tailFloor)), m.stream.edge))
 	}
 	s.raw.dropThrough(keep)
 	if len(s.histograms) > 0 && s.histograms[0] <= keep {

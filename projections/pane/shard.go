@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/zeebo/xxh3"
 
 	"tidemark/log"
 	"tidemark/projections/accum"
@@ -22,6 +23,12 @@ const Shards = 64
 
 // ShardOf returns the shard of a series.
 func ShardOf(ref log.SeriesRef) int { return int(ref % Shards) }
+
+// Unlabelled is the experiment of the series without the experiment label.
+const Unlabelled = "_unlabelled"
+
+// ShardOfExperiment returns the shard that keeps what barriers proved for one experiment.
+func ShardOfExperiment(name string) int { return int(xxh3.HashString(name) % Shards) }
 
 // LabelSource knows the label set of every series that an event names by the time the event is applied.
 type LabelSource interface {
@@ -49,7 +56,9 @@ type Shard struct {
 	proven    int64   // largest barrier, clamped; MinInt64 before any
 	sealed    bool    // drained, until the next process start
 	drainWall int64   // wall time of the drain that sealed
-	unplanned uint64  // samples that no stream takes, stale markers aside
+	// What barriers for one experiment proved, by experiment: those that ShardOfExperiment gives to this shard. Clamped like proven.
+	experiments map[string]int64
+	unplanned   uint64 // samples that no stream takes, stale markers aside
 
 	plan    *plan.Plan
 	streams []*stream // in the plan's order
@@ -72,9 +81,6 @@ func NewShard(id int, ls LabelSource) *Shard {
 	}
 }
 
-// Seq returns the last event applied.
-func (s *Shard) Seq() log.Seq { return s.seq }
-
 // begin takes the event's place in the order; false if the shard has the event already.
 func (s *Shard) begin(ev *log.Event) bool {
 	if ev.Seq <= s.seq {
@@ -88,19 +94,13 @@ func (s *Shard) begin(ev *log.Event) bool {
 	return true
 }
 
-// Apply folds one event, with all that it says of this shard. It returns the number of buckets that a barrier, a drain or a
-// tick closed, and the error that stopped the shard, if any: a stopped shard applies nothing more.
-func (s *Shard) Apply(ev *log.Event) (closed uint64, err error) {
-	var g group
-	g[s.id] = s
-	return g.apply(ev)
-}
-
 // group is the shards that one worker owns, by their number; nil where a shard is another's.
 type group [Shards]*Shard
 
-// apply folds one event into every shard of the group, with one pass over the event's runs.
-func (g *group) apply(ev *log.Event) (closed uint64, err error) {
+// apply folds one event into every shard of the group, with one pass over the event's runs. A write that repeats an earlier one
+// only counts. It returns the number of buckets that a barrier, a drain or a tick closed, and the error that stopped a shard,
+// if any: a stopped shard applies nothing more.
+func (g *group) apply(ev *log.Event, repeats bool) (closed uint64, err error) {
 	var taking group // those that do not have the event yet
 	for i, s := range g {
 		switch {
@@ -112,7 +112,7 @@ func (g *group) apply(ev *log.Event) (closed uint64, err error) {
 		}
 	}
 	if w, ok := ev.Body.(*log.Write); ok {
-		taking.write(ev, w)
+		taking.write(ev, w, repeats)
 	}
 	for _, s := range taking {
 		if s != nil {
@@ -128,7 +128,11 @@ func (g *group) apply(ev *log.Event) (closed uint64, err error) {
 }
 
 // write applies the runs of a write event.
-func (g *group) write(ev *log.Event, w *log.Write) {
+func (g *group) write(ev *log.Event, w *log.Write, repeats bool) {
+	if repeats {
+		g.countRepeated(w)
+		return
+	}
 	histograms := g.histogramTimes(w)
 	from := uint32(0)
 	for i, ref := range w.Refs {
@@ -152,6 +156,39 @@ func (g *group) write(ev *log.Event, w *log.Write) {
 	for _, s := range g {
 		if s != nil {
 			s.maxT = max(s.maxT, maxT)
+		}
+	}
+}
+
+// countRepeated counts each sample of a repeated write as a duplicate in every stream that it would have reached.
+func (g *group) countRepeated(w *log.Write) {
+	from := uint32(0)
+	for i, ref := range w.Refs {
+		to := w.Ends[i]
+		if s := g[ShardOf(ref)]; s != nil {
+			s.countRepeated(ref, w.Values[from:to])
+		}
+		from = to
+	}
+}
+
+func (s *Shard) countRepeated(ref log.SeriesRef, vs []float64) {
+	_, sr := s.lookup(ref)
+	for _, v := range vs {
+		stale := isStale(v)
+		switch {
+		case sr != nil && len(sr.members) > 0:
+			for i := range sr.members {
+				ct := &sr.members[i].stream.counts
+				if stale {
+					ct.Stale++
+				} else {
+					ct.Routed++
+					ct.Duplicate++
+				}
+			}
+		case !stale:
+			s.unplanned++
 		}
 	}
 }
@@ -227,9 +264,17 @@ func (s *Shard) lookup(ref log.SeriesRef) (int32, *seriesState) {
 		*slot = unwanted
 		return 0, nil
 	}
-	s.series = append(s.series, seriesState{ref: ref, members: members, lastApplied: math.MinInt64})
+	s.series = append(s.series, seriesState{ref: ref, experiment: s.experimentOf(ls), members: members, lastApplied: math.MinInt64})
 	*slot = int32(len(s.series))
 	return *slot - 1, &s.series[*slot-1]
+}
+
+// experimentOf returns the experiment of a label set.
+func (s *Shard) experimentOf(ls labels.Labels) string {
+	if v := ls.Get(s.plan.ExperimentLabel); v != "" {
+		return v
+	}
+	return Unlabelled
 }
 
 // slot returns the place of ref in the slot table.
@@ -313,6 +358,8 @@ func (s *Shard) applySample(idx int32, sr *seriesState, t int64, v float64) {
 			ct.Conflict++
 		case ok:
 			ct.Applied++
+		case sr.members[i].stream.spec.Late == plan.Drop:
+			ct.LateDropped++
 		default:
 			ct.LateUncorrectable++
 		}
@@ -347,12 +394,12 @@ type correction struct {
 	end    int64
 }
 
-// file finds the bucket of a new sample: an open one, one that it opens, or a closed one that it corrects. It reports false,
-// and marks the bucket incomplete, if the sample is too late to be folded.
+// file finds the bucket of a new sample: an open one, one that it opens, or, under late policy correct, a closed one that it
+// corrects. It reports false if the sample is too late to be folded; under policy correct the bucket is then marked incomplete.
 func (s *Shard) file(idx int32, sr *seriesState, mi int, t int64) bool {
 	m := &sr.members[mi]
 	e := m.stream.endOf(t)
-	m.maxF = max(m.maxF, t-1)
+	m.maxF = max(m.maxF, m.stream.filing(t))
 	i, isOpen := m.openAt(e)
 	switch {
 	case isOpen:
@@ -364,6 +411,8 @@ func (s *Shard) file(idx int32, sr *seriesState, mi int, t int64) bool {
 			m.armed = true
 			s.timers.push(timer{deadline: s.deadline(m, &m.open[i]), series: idx, member: int32(mi)})
 		}
+	case m.stream.spec.Late == plan.Drop:
+		return false
 	case e > satSub(m.c, s.plan.HorizonMillis) && e > m.tailFloor:
 		m.stream.counts.Corrected++
 		if c := (correction{member: mi, end: e}); !slices.Contains(s.corrected, c) {
@@ -407,8 +456,9 @@ func (s *Shard) raise(ev *log.Event, m *member, c int64) {
 
 // publish folds one bucket from the raw run and files it as the newest (P3).
 func (s *Shard) publish(sr *seriesState, m *member, e int64) {
-	p := accum.Fold(sr.raw.between(e-m.stream.width, e))
-	if i, _ := slices.BinarySearch(sr.histograms, e-m.stream.width+1); i < len(sr.histograms) && sr.histograms[i] <= e {
+	from, to := m.stream.before(e), e-m.stream.edge
+	p := accum.Fold(sr.raw.between(from, to))
+	if i, _ := slices.BinarySearch(sr.histograms, from+1); i < len(sr.histograms) && sr.histograms[i] <= to {
 		p.HasHistogram = true
 	}
 	block, pos := m.stream.grid.Locate(e)
@@ -417,24 +467,40 @@ func (s *Shard) publish(sr *seriesState, m *member, e int64) {
 	})
 }
 
-// watermark applies a barrier: per series, buckets up to B' = min(B, end of its latest open bucket) close. The open buckets
+// watermark applies a barrier, to all series or to those of one experiment: per series, buckets up to B' = min(B, end of its latest open bucket) close. The open buckets
 // are walked, never the grid.
 func (s *Shard) watermark(ev *log.Event, b *log.Watermark) {
-	if b.Scoped {
-		s.corrupt = fmt.Errorf("%w: watermark of one experiment at %d", ErrUnsupportedEvent, ev.Seq)
-		return
-	}
-	s.proven = max(s.proven, ClampBarrier(b.Time, ev.WallTime, s.plan.MaxFutureMillis))
+	s.prove(b, ClampBarrier(b.Time, ev.WallTime, s.plan.MaxFutureMillis))
 	for i := range s.series {
 		sr := &s.series[i]
+		if b.Scoped && sr.experiment != b.Experiment {
+			continue
+		}
 		for j := range sr.members {
 			m := &sr.members[j]
 			if n := len(m.open); n > 0 {
-				s.closeThrough(ev, sr, m, min(b.Time, m.open[n-1].end))
+				s.closeThrough(ev, sr, m, min(m.stream.bound(b.Time), m.open[n-1].end))
 			}
 		}
 		// A series that has stopped gets no event of its own any more: this is where its tail is given up.
 		sr.prune(s.logTime, s.plan.HorizonMillis)
+	}
+}
+
+// prove keeps what a barrier proves: for everything, or for one experiment beside it.
+func (s *Shard) prove(b *log.Watermark, t int64) {
+	if !b.Scoped {
+		s.proven = max(s.proven, t)
+		return
+	}
+	if ShardOfExperiment(b.Experiment) != s.id {
+		return
+	}
+	if s.experiments == nil {
+		s.experiments = make(map[string]int64)
+	}
+	if old, ok := s.experiments[b.Experiment]; !ok || t > old {
+		s.experiments[b.Experiment] = t
 	}
 }
 
@@ -497,6 +563,7 @@ func (s *Shard) replan(b *log.Plan) {
 			return
 		}
 		sr.members = append(sr.members, newMembers(added, ls)...)
+		sr.experiment = s.experimentOf(ls)
 		if len(sr.members) == 0 {
 			sr.raw, sr.histograms = run{}, nil // nothing can read them any more
 		}

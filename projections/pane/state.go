@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"tidemark/log"
 	"tidemark/projections/plan"
@@ -13,6 +15,7 @@ import (
 // A shard's state, version 1, is a sequence of varints (v: zigzag, u: unsigned), in this order:
 //
 //	version:u = 1, seq:u, log time:v, started at:v, largest sample time:v, proven:v, sealed:u, drain wall time:v, unplanned:u
+//	experiments with barriers: count:u, then each by name: length:u, name, proven:v
 //	plan: length:u, canonical JSON (length 0: none yet)
 //	per stream of the plan, in its order: coverage:v, maxC:v, nine counters:u
 //	unwanted series: count:u, then ref delta:u each
@@ -44,6 +47,12 @@ func (s *Shard) Encode() []byte {
 	e.u(sealed)
 	e.v(s.drainWall)
 	e.u(s.unplanned)
+	e.u(uint64(len(s.experiments)))
+	for _, name := range slices.Sorted(maps.Keys(s.experiments)) {
+		e.u(uint64(len(name)))
+		e.b = append(e.b, name...)
+		e.v(s.experiments[name])
+	}
 	if len(s.streams) == 0 && s.plan.Format == 0 {
 		e.u(0)
 	} else {
@@ -149,6 +158,7 @@ func DecodeShard(id int, ls LabelSource, b []byte) (*Shard, error) {
 	s.sealed = d.u() != 0
 	s.drainWall = d.v()
 	s.unplanned = d.u()
+	s.decodeExperiments(&d)
 	if n := d.count(1); n > 0 {
 		p, err := plan.Decode(d.take(n))
 		if d.err == nil && err != nil {
@@ -177,6 +187,22 @@ func DecodeShard(id int, ls LabelSource, b []byte) (*Shard, error) {
 	}
 	s.rearm()
 	return s, nil
+}
+
+func (s *Shard) decodeExperiments(d *decoder) {
+	last := ""
+	for i := range d.count(2) {
+		name := string(d.take(d.count(1)))
+		if i > 0 && name <= last {
+			d.fail("experiments out of order")
+			return
+		}
+		last = name
+		if s.experiments == nil {
+			s.experiments = make(map[string]int64)
+		}
+		s.experiments[name] = d.v()
+	}
 }
 
 func (s *Shard) decodeStreams(d *decoder, p *plan.Plan) error {
@@ -319,7 +345,12 @@ func (d *decoder) series(s *Shard) {
 		m.stream.seriesN++
 		sr.members = append(sr.members, m)
 	}
+	ls, ok := s.labels.Labels(sr.ref)
+	if d.err == nil && !ok {
+		d.fail("series that no event defined")
+	}
 	if d.err == nil {
+		sr.experiment = s.experimentOf(ls)
 		s.series = append(s.series, sr)
 		*slot = int32(len(s.series))
 	}

@@ -36,6 +36,7 @@ type stream struct {
 	matchers []*labels.Matcher
 	grid     bucket.Grid
 	width    int64
+	edge     int64 // 0 where a bucket owns (S, E]; 1 where it owns [S, E): it holds the samples with S − edge < t ≤ E − edge
 	coverage int64 // coverage start a, ms; MinInt64 if folded from the first sample on
 
 	maxC    int64 // largest closure watermark over the shard's series, clamped by wall time; MinInt64 before any
@@ -48,15 +49,16 @@ func newStream(spec plan.Stream, coverage int64) (*stream, error) {
 	if spec.PaneMillis <= 0 {
 		return nil, fmt.Errorf("pane: stream %x has a pane of %d ms", uint64(spec.ID), spec.PaneMillis)
 	}
-	if spec.Closed != plan.Right || spec.Late != plan.Correct {
-		return nil, fmt.Errorf("pane: stream %x: membership %q with late policy %q is not supported", uint64(spec.ID), spec.Closed, spec.Late)
-	}
 	ms, err := spec.LabelMatchers()
 	if err != nil {
 		return nil, fmt.Errorf("pane: stream %x: %w", uint64(spec.ID), err)
 	}
+	edge := int64(0)
+	if spec.Closed == plan.Left {
+		edge = 1
+	}
 	return &stream{
-		spec: spec, matchers: ms, width: spec.PaneMillis,
+		spec: spec, matchers: ms, width: spec.PaneMillis, edge: edge,
 		grid:     bucket.Grid{Origin: spec.OriginMillis, Width: spec.PaneMillis},
 		coverage: coverage, maxC: math.MinInt64,
 	}, nil
@@ -72,10 +74,19 @@ func (s *stream) wants(ls labels.Labels) bool {
 	return true
 }
 
-// endOf returns the end of the bucket that owns time t: S = origin + floorDiv(f − origin, width)·width with f = t − 1, E = S + width.
+// filing returns the filing time f of a sample at t, which picks its bucket and drives event time.
+func (s *stream) filing(t int64) int64 { return t - 1 + s.edge }
+
+// endOf returns the end of the bucket that owns time t: S = origin + floorDiv(f − origin, width)·width, E = S + width.
 func (s *stream) endOf(t int64) int64 {
-	return s.floorEnd(t-1) + s.width
+	return s.floorEnd(s.filing(t)) + s.width
 }
+
+// before returns the latest time that the bucket ending at e does not own because it is too early.
+func (s *stream) before(e int64) int64 { return e - s.width - s.edge }
+
+// bound returns B: a barrier at t closes the buckets with E ≤ B, those whose largest possible timestamp is at or before t.
+func (s *stream) bound(t int64) int64 { return satAdd(t, s.edge) }
 
 // floorEnd returns the greatest bucket end at or before t.
 func (s *stream) floorEnd(t int64) int64 {

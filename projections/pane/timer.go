@@ -1,6 +1,9 @@
 package pane
 
-import "tidemark/log"
+import (
+	"tidemark/log"
+	"tidemark/projections/plan"
+)
 
 // timer is the earliest log time at which a member may have a bucket to close by the clock. Touches move the true deadline
 // later without touching the heap, so an entry may be early, and is then put back; it is never late.
@@ -55,6 +58,9 @@ func (h *timerHeap) pop() timer {
 func (s *Shard) deadline(m *member, b *openBucket) int64 {
 	patience := satAdd(max(m.stream.width, s.plan.IdleTimeoutMillis), m.stream.spec.LatenessMillis)
 	idle := satAdd(satAdd(max(b.last, s.startedAt), patience), s.plan.IdleGraceMillis)
+	if m.stream.spec.Late == plan.Drop {
+		return idle
+	}
 	// Late samples are corrections, so a bucket need not stay open for as long as it is written.
 	open := satAdd(satAdd(max(b.first, s.startedAt), patience), s.plan.OpenGraceMillis)
 	return min(idle, open)

@@ -11,9 +11,10 @@ import (
 
 // message is what a worker takes from its queue: a batch of events, or a visit to its shards.
 type message struct {
-	events []*log.Event
-	visit  visit
-	done   chan<- struct{} // receives once the visit is over; never blocks
+	events  []*log.Event
+	repeats []bool // parallel to events; nil: none repeats an earlier write
+	visit   visit
+	done    chan<- struct{} // receives once the visit is over; never blocks
 }
 
 // shelf is where a shard's closed buckets stand: tables on their way to disk, and up to where pieces hold the rest.
@@ -65,24 +66,39 @@ func (w *worker) take(m message) error {
 		m.done <- struct{}{}
 		return nil
 	}
-	for _, ev := range m.events {
+	for i, ev := range m.events {
 		if ev.Seq <= log.Seq(w.applied.Load()) {
 			continue
 		}
-		closed, err := w.shards.apply(ev)
+		closed, err := w.shards.apply(ev, m.repeats != nil && m.repeats[i])
 		if err != nil {
 			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
 		}
-		switch ev.Body.Kind() {
-		case log.KindWatermark, log.KindDrain:
+		switch b := ev.Body.(type) {
+		case *log.Watermark:
+			w.p.outcomes.add(ev.Seq, closed, w.proven(b))
+		case *log.Drain:
 			w.p.outcomes.add(ev.Seq, closed, w.any().proven)
-		case log.KindPlan:
+		case *log.Plan:
 			w.p.planNow.Store(w.any().plan)
 		}
 		w.applied.Store(uint64(ev.Seq))
 	}
 	w.p.changed.fire()
 	return nil
+}
+
+// proven returns what barriers prove now for those whom b concerns, as far as the worker knows.
+func (w *worker) proven(b *log.Watermark) int64 {
+	t := w.any().proven
+	if b.Scoped {
+		if s := w.shards[ShardOfExperiment(b.Experiment)]; s != nil {
+			if p, ok := s.experiments[b.Experiment]; ok {
+				t = max(t, p)
+			}
+		}
+	}
+	return t
 }
 
 // any returns a shard, for what every shard knows.

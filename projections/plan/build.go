@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 )
@@ -233,7 +234,7 @@ func (b *builder) unanswerable(l *Leaf, retention int64) string {
 func (b *builder) readsName(ms []*labels.Matcher) string {
 	var named []*labels.Matcher
 	for _, m := range ms {
-		if m.Name == labels.MetricName {
+		if m.Name == model.MetricNameLabel {
 			named = append(named, m)
 		}
 	}

@@ -121,7 +121,9 @@ func validateEntry(p *problems, i int, e *Entry) {
 	p.duration(at("retention"), e.Retention, MinPaneMillis)
 	p.choice(at("layout"), e.Layout, LayoutPanes, LayoutFullWindow)
 	p.choice(at("closed"), string(e.Closed), string(Right), string(Left))
-	p.choice(at("late"), string(e.Late), string(Correct), string(Drop))
+	if e.Late != Correct && e.Late != Drop {
+		p.add(at("late"), "%q is neither %s nor %s", e.Late, Correct, Drop)
+	}
 }
 
 // choice accepts one value, and refuses by its name another one that has a meaning but that this version does not offer.

@@ -13,15 +13,16 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/projections/query"
+	"tidemark/projections/query/oracle"
 	"tidemark/projections/query/querytest"
 )
 
-func common(q querytest.Query) query.Common {
+func common(q oracle.Query) query.Common {
 	return query.Common{Expr: q.Expr, LookbackDelta: time.Duration(q.Lookback) * time.Millisecond, Limit: int(q.Limit)}
 }
 
 // answer evaluates q with the engine under test.
-func answer(ctx context.Context, e *query.Engine, q querytest.Query) (*query.Result, error) {
+func answer(ctx context.Context, e *query.Engine, q oracle.Query) (*query.Result, error) {
 	if q.Step == 0 {
 		return e.Instant(ctx, query.InstantParams{Common: common(q), Time: time.UnixMilli(q.Start)})
 	}
@@ -40,11 +41,11 @@ type tally struct {
 func compareQueries(t *testing.T, n int, rng *rand.Rand, model *querytest.Model, name string, allowed []string, sum *tally) {
 	t.Helper()
 	engine := query.New(model, query.Options{})
-	oracle, data := querytest.NewOracleEngine(50_000_000), querytest.Oracle(model.Series())
+	reference, data := oracle.NewEngine(50_000_000), oracle.Storage(model.Series())
 	for i := range n {
 		q := querytest.RandomQuery(rng)
 		res, err := answer(t.Context(), engine, q)
-		got := querytest.Outcome{Err: err}
+		got := oracle.Outcome{Err: err}
 		var miss *query.MissError
 		if errors.As(err, &miss) {
 			sum.missed[miss.Reason]++
@@ -54,15 +55,15 @@ func compareQueries(t *testing.T, n int, rng *rand.Rand, model *querytest.Model,
 			continue
 		}
 		if err == nil {
-			got = querytest.Outcome{Value: res.Value, Warnings: res.Warnings, Infos: res.Infos}
+			got = oracle.Outcome{Value: res.Value, Warnings: res.Warnings, Infos: res.Infos}
 			if res.Stats.Columns > 0 {
 				sum.columns++
 			}
 		} else {
 			sum.failed++
 		}
-		want := querytest.Ask(t.Context(), oracle, data, q)
-		if err := querytest.Compare(got, want, q.Terms); err != nil {
+		want := oracle.Ask(t.Context(), reference, data, q)
+		if err := oracle.Compare(got, want, q.Terms); err != nil {
 			t.Errorf("%s, query %d: %s: %v", name, i, q, err)
 		}
 		if err == nil {

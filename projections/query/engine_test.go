@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	commonmodel "github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 
@@ -30,7 +31,7 @@ func (s sourceFunc) Read(ctx context.Context, reqs []query.Request) (*query.Snap
 }
 
 // model holds n series of m over ten minutes, everything closed, in panes of a minute.
-func model(t *testing.T, n int) *querytest.Model {
+func model(t testing.TB, n int) *querytest.Model {
 	t.Helper()
 	p := &plan.Plan{Format: 1, Streams: []plan.Stream{{
 		ID: 7, Matchers: []plan.Matcher{{Type: "=", Name: "__name__", Value: "m"}}, PaneMillis: 60_000, Closed: plan.Right, Late: plan.Correct,
@@ -78,7 +79,7 @@ func TestQ1_OneRead(t *testing.T) {
 	for i, r := range got[0] {
 		var ms []string
 		for _, m := range r.Matchers {
-			if m.Name == labels.MetricName {
+			if m.Name == commonmodel.MetricNameLabel {
 				ms = append(ms, m.Value)
 			} else {
 				ms = append(ms, m.String())

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/schema"
@@ -88,7 +89,7 @@ func (l *leaf) annotate(metric labels.Labels, notes *annotations.Annotations) {
 	if !l.fn.ExpectsCounter() {
 		return
 	}
-	name := metric.Get(labels.MetricName)
+	name := metric.Get(model.MetricNameLabel)
 	if name == "" {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/projections/plan"
@@ -29,7 +30,9 @@ func newIndex(p *plan.Plan) (*index, error) {
 		return x, nil
 	}
 	for _, m := range p.Materializations {
-		x.names[m.Name] = "a materialization"
+		if m.Name != "" {
+			x.names[m.Name] = "a materialization"
+		}
 		if m.Record != "" {
 			x.names[m.Record] = "a recording rule"
 		}
@@ -92,7 +95,7 @@ func (x *index) candidates(l *leaf) ([]stream, *MissError) {
 func (x *index) derived(matchers []*labels.Matcher) (name, what string) {
 	var named []*labels.Matcher
 	for _, m := range matchers {
-		if m.Name == labels.MetricName {
+		if m.Name == model.MetricNameLabel {
 			named = append(named, m)
 		}
 	}

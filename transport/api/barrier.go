@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-kit/kit/endpoint"
 	kithttp "github.com/go-kit/kit/transport/http"
@@ -18,8 +19,8 @@ import (
 
 // Barrier appends a watermark or a drain to the log and waits until every worker has applied it.
 type Barrier interface {
-	// Watermark says that every sample at or before t (ms) has been written and acknowledged.
-	Watermark(ctx context.Context, t int64) (BarrierResult, error)
+	// Watermark says that every sample at or before a time, of one experiment if it names one, has been written and acknowledged.
+	Watermark(ctx context.Context, w log.Watermark) (BarrierResult, error)
 	// Drain closes every open bucket and seals input until the next start.
 	Drain(ctx context.Context) (BarrierResult, error)
 }
@@ -38,11 +39,14 @@ const (
 	MaxBarrierTimeout     = 10 * time.Minute
 )
 
+// MaxExperimentBytes bounds the name of an experiment in a barrier.
+const MaxExperimentBytes = 4 << 10
+
 // farAhead is how far beyond now a watermark succeeds without a word about its unit.
 const farAhead = time.Hour
 
 type watermarkRequest struct {
-	time    int64
+	log.Watermark
 	timeout time.Duration
 }
 
@@ -57,11 +61,11 @@ func WatermarkEndpoint(b Barrier, now func() time.Time) endpoint.Endpoint {
 		at := now()
 		ctx, cancel := context.WithTimeout(ctx, q.timeout)
 		defer cancel()
-		res, err := b.Watermark(ctx, q.time)
+		res, err := b.Watermark(ctx, q.Watermark)
 		if err != nil {
-			return nil, barrierError(ctx, err, q.timeout, fmt.Sprintf("the watermark %d stays in the log and is applied", q.time))
+			return nil, barrierError(ctx, err, q.timeout, fmt.Sprintf("the watermark %d stays in the log and is applied", q.Time))
 		}
-		if warn := unitWarning(q.time, at); warn != "" {
+		if warn := unitWarning(q.Time, at); warn != "" {
 			res.Warnings = append(res.Warnings[:len(res.Warnings):len(res.Warnings)], warn)
 		}
 		return res, nil
@@ -106,18 +110,37 @@ func decodeWatermark(_ context.Context, r *http.Request) (any, error) {
 	if perr != nil {
 		return nil, perr
 	}
-	if f.Has("experiment") {
-		return nil, invalidParam("experiment", errors.New("a barrier for one experiment is not supported in this version; leave it out to close for all"))
-	}
-	t, err := oneInt64(f, "time_ms")
-	if err != nil {
+	var w log.Watermark
+	var err error
+	if w.Time, err = oneInt64(f, "time_ms"); err != nil {
 		return nil, invalidParam("time_ms", err)
+	}
+	if w.Experiment, w.Scoped, err = experiment(f); err != nil {
+		return nil, invalidParam("experiment", err)
 	}
 	timeout, perr := f.timeout(DefaultBarrierTimeout, MaxBarrierTimeout)
 	if perr != nil {
 		return nil, perr
 	}
-	return watermarkRequest{time: t, timeout: timeout}, nil
+	return watermarkRequest{Watermark: w, timeout: timeout}, nil
+}
+
+// experiment reads the parameter that narrows a barrier: at most one value, which must be one that the label can have.
+func experiment(f *form) (name string, scoped bool, err error) {
+	values := f.Values["experiment"]
+	switch {
+	case len(values) == 0:
+		return "", false, nil
+	case len(values) > 1:
+		return "", false, errors.New("more than one value")
+	case values[0] == "":
+		return "", false, errors.New("empty; leave it out to close for all, and name the series without the label _unlabelled")
+	case len(values[0]) > MaxExperimentBytes:
+		return "", false, fmt.Errorf("%d bytes, the limit is %d", len(values[0]), MaxExperimentBytes)
+	case !utf8.ValidString(values[0]):
+		return "", false, errors.New("not valid UTF-8")
+	}
+	return values[0], true, nil
 }
 
 func decodeDrain(_ context.Context, r *http.Request) (any, error) {

@@ -84,7 +84,7 @@ func FuzzWatermark(f *testing.F) {
 		if q.timeout <= 0 || q.timeout > MaxBarrierTimeout {
 			t.Fatalf("timeout %s", q.timeout)
 		}
-		digits := strconv.FormatInt(q.time, 10)
+		digits := strconv.FormatInt(q.Time, 10)
 		if !strings.Contains(unescape(query+"&"+body), strings.TrimPrefix(digits, "-")) {
 			t.Fatalf("%q with %q became %s", query, body, digits)
 		}

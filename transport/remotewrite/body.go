@@ -75,7 +75,8 @@ const firstRead = 16 << 10
 // readBody reads the body of r into a.
 func (h *Handler) readBody(w http.ResponseWriter, r *http.Request, a *arena, l *lease) error {
 	control := http.NewResponseController(w)
-	// A writer without deadlines has no connection that could be slow.
+	// Deadlines are on the clock of the system, whatever Options.Now says. A writer without deadlines has no connection that
+	// could be slow.
 	if err := control.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout)); err == nil {
 		// The deadline must not end the request while it waits for the log.
 		defer func() { _ = control.SetReadDeadline(time.Time{}) }()

@@ -47,7 +47,10 @@ func encode(b []byte, series []Series) []byte {
 	return b
 }
 
-// appendSample appends a Sample message, which is never longer than 31 bytes.
+// longestSample is the length of a Sample message with all its fields at their longest.
+const longestSample = 31
+
+// appendSample appends a Sample message, which is never longer than longestSample.
 func appendSample(b []byte, s Sample) []byte {
 	if bits := math.Float64bits(s.Value); bits != 0 {
 		b = binary.LittleEndian.AppendUint64(append(b, tagSampleValue), bits)

@@ -30,7 +30,7 @@ var (
 	errMethod      = errors.New("only POST is served here")
 	errMediaType   = errors.New("unsupported Content-Type, send application/x-protobuf")
 	errMessage     = errors.New("unknown proto parameter in Content-Type, send prometheus.WriteRequest")
-	errVersion2    = errors.New("Remote Write 2.0 is not served here, send version 1.0 (prometheus.WriteRequest)")
+	errVersion2    = errors.New("remote write 2.0 is not served here, send version 1.0 (prometheus.WriteRequest)")
 	errVersion     = errors.New("unsupported X-Prometheus-Remote-Write-Version, send 0.1.0")
 	errEncoding    = errors.New("unsupported Content-Encoding, send snappy")
 	errEmptyBody   = errors.New("empty body, not a snappy block")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 )
 
@@ -138,7 +139,7 @@ func (p *labelReader) series(raw []byte) (labels.Labels, refusal) {
 		return labels.EmptyLabels(), bad
 	}
 	ls := p.build()
-	if ls.Get(labels.MetricName) == "" {
+	if ls.Get(model.MetricNameLabel) == "" {
 		return labels.EmptyLabels(), refusal{reason: ReasonNoName}
 	}
 	return ls, refusal{}

@@ -21,7 +21,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/golang/snappy"
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/prompb"
 	"go.uber.org/goleak"
@@ -291,8 +290,8 @@ func (r *rig) values() map[string]float64 {
 				name += fmt.Sprintf("{%s}", l.GetValue())
 			}
 			v := m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			if f.GetType() == dto.MetricType_HISTOGRAM {
-				v = float64(m.GetHistogram().GetSampleCount())
+			if m.Histogram != nil {
+				v = float64(m.Histogram.GetSampleCount())
 			}
 			if v != 0 {
 				out[name] = v

@@ -1,3 +1,5 @@
+// Package querytest holds what tests of the query path share: a model of the panes over samples in memory, random series and
+// expressions. The oracle that both are held to is package oracle.
 package querytest
 
 import (
@@ -12,14 +14,11 @@ import (
 	"tidemark/projections/accum"
 	"tidemark/projections/plan"
 	"tidemark/projections/query"
+	"tidemark/projections/query/oracle"
 )
 
 // Series is one series with all its samples, in time order.
-type Series struct {
-	Labels labels.Labels
-	T      []int64 // ms, strictly increasing
-	V      []float64
-}
+type Series = oracle.Series
 
 // Model is a query.Source over samples in memory. It closes buckets by the rules of the fold for right-closed buckets: a
 // later sample of the series closes, and so do barriers; only closed buckets are folded and read.
@@ -146,12 +145,12 @@ func (m *Model) answer(r query.Request) (query.Answer, error) {
 	a.Frontier = a.Proven
 	for i := range m.series {
 		s := &m.series[i]
-		if !matches(s.Labels, held) {
+		if !oracle.Matches(s.Labels, held) {
 			continue
 		}
 		closed := m.closed(stream, i)
 		a.Frontier = max(a.Frontier, closed)
-		if !matches(s.Labels, r.Matchers) {
+		if !oracle.Matches(s.Labels, r.Matchers) {
 			continue
 		}
 		if out, ok := m.cut(stream, s, closed, r); ok {
@@ -218,8 +217,4 @@ func (m *Model) cut(stream *plan.Stream, s *Series, closed int64, r query.Reques
 	slices.Sort(out.Incomplete)
 	slices.Sort(out.Histograms)
 	return out, len(out.T)+len(out.Cols)+len(out.Open)+len(out.Incomplete)+len(out.Histograms) > 0
-}
-
-func matches(l labels.Labels, ms []*labels.Matcher) bool {
-	return !slices.ContainsFunc(ms, func(m *labels.Matcher) bool { return !m.Matches(l.Get(m.Name)) })
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 
 	"tidemark/projections/plan"
+	"tidemark/projections/query/oracle"
 )
 
 // The random data lies in (0, Span], ms, and panes of Grid divide everything that RandomExpr asks for.
@@ -161,9 +162,9 @@ type Generator struct {
 }
 
 // RandomQuery makes an instant or a range query that panes of Plan can answer, unless it asks for what panes cannot.
-func RandomQuery(rng *rand.Rand) Query {
+func RandomQuery(rng *rand.Rand) oracle.Query {
 	g := &Generator{rng: rng, exact: rng.IntN(5) > 0}
-	q := Query{Expr: g.vector(2 + rng.IntN(2))}
+	q := oracle.Query{Expr: g.vector(2 + rng.IntN(2))}
 	if g.exact && rng.IntN(8) == 0 {
 		q.Expr = g.pick("", "sort", "sort_desc", "topk", "bottomk")
 		switch plain := g.plain(); q.Expr {

@@ -1,0 +1,169 @@
+package pane
+
+import (
+	"math"
+	"sync"
+
+	"tidemark/log"
+	"tidemark/projections/bucket"
+)
+
+const (
+	// recentSpan is how long a write is remembered, in ms of log time, counted from the last start where that is later.
+	recentSpan = 10 * 60 * 1000
+	// maxRecent bounds the writes that are remembered; beyond it the oldest are forgotten, by count, so that every run forgets
+	// the same ones.
+	maxRecent = 1 << 20
+)
+
+// recentWrites finds writes that repeat an earlier one, whole: a retry after an acknowledgement was lost, also across crashes
+// of either side. It is part of the fold: what it says of an event depends on the events before it alone.
+//
+// What it remembers is a suffix of the write and start events, from some sequence on. Checkpoints keep that suffix on disk, a
+// little more of it than is remembered now: a restart replays from an earlier event, at which more was remembered. Going
+// through the kept suffix again gives the memory as it was there, because a write that is gone from disk was forgotten before.
+//
+// One goroutine judges; another takes what is to be written with a checkpoint.
+type recentWrites struct {
+	mu        sync.Mutex
+	queue     []bucket.Recent      // by sequence: starts, and writes, each the newest of its content or superseded
+	newest    map[log.Hash]log.Seq // the newest write with that content
+	logTime   int64                // of the last write or start
+	startedAt int64                // log time of the last start
+	judged    log.Seq              // last event seen
+
+	savedTo log.Seq         // everything up to here is in committed checkpoints
+	spill   []bucket.Recent // forgotten before they were saved
+	keep    log.Seq         // what stands before it on disk is not needed by any restart
+	marks   []recentMark    // by sequence
+}
+
+// recentMark says what was the oldest write remembered at an event.
+type recentMark struct{ at, oldest log.Seq }
+
+func newRecentWrites() *recentWrites {
+	return &recentWrites{newest: make(map[log.Hash]log.Seq), logTime: math.MinInt64, startedAt: math.MinInt64}
+}
+
+// restoreRecent goes through what the store kept, up to the event from which the fold goes on.
+func restoreRecent(store *bucket.Store, at log.Seq) (*recentWrites, error) {
+	r := newRecentWrites()
+	kept, err := store.Recent(uint64(at))
+	if err != nil {
+		return nil, err
+	}
+	r.savedTo = at
+	for _, e := range kept {
+		r.see(e)
+	}
+	r.judged = at
+	return r, nil
+}
+
+// judge takes events in order and reports which writes repeat an earlier one; nil if none does.
+func (r *recentWrites) judge(events []*log.Event) []bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var repeats []bool
+	for i, ev := range events {
+		r.judged = ev.Seq
+		switch b := ev.Body.(type) {
+		case *log.Start:
+			r.see(bucket.Recent{Seq: uint64(ev.Seq), LogTime: ev.LogTime, Start: true})
+		case *log.Write:
+			if r.see(bucket.Recent{Seq: uint64(ev.Seq), LogTime: ev.LogTime, Hash: b.Hash}) {
+				if repeats == nil {
+					repeats = make([]bool, len(events))
+				}
+				repeats[i] = true
+			}
+		}
+	}
+	return repeats
+}
+
+// see takes one write or start, and reports whether it is a write that repeats one which is remembered.
+func (r *recentWrites) see(e bucket.Recent) (repeat bool) {
+	if e.Start {
+		// What was forgotten by the event before stays forgotten; what was remembered is young again.
+		r.forget(r.logTime)
+		r.startedAt = e.LogTime
+	} else {
+		r.forget(e.LogTime)
+		_, repeat = r.newest[e.Hash]
+		r.newest[e.Hash] = log.Seq(e.Seq)
+	}
+	r.logTime = e.LogTime
+	r.queue = append(r.queue, e)
+	return repeat
+}
+
+// forget drops the writes that are too old at a log time, or too many, and the starts before them.
+func (r *recentWrites) forget(now int64) {
+	i := 0
+	for i < len(r.queue) {
+		e := &r.queue[i]
+		if !e.Start && len(r.queue)-i <= maxRecent && satSub(now, max(e.LogTime, r.startedAt)) <= recentSpan {
+			break
+		}
+		if !e.Start && r.newest[e.Hash] == log.Seq(e.Seq) {
+			delete(r.newest, e.Hash)
+		}
+		if log.Seq(e.Seq) > r.savedTo {
+			r.spill = append(r.spill, *e)
+		}
+		i++
+	}
+	r.queue = r.queue[i:]
+}
+
+// unsaved returns what a checkpoint at seq adds to those that are committed, and from where on the disk must keep.
+func (r *recentWrites) unsaved(seq log.Seq) (add []bucket.Recent, keep log.Seq) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.spill {
+		if log.Seq(e.Seq) <= seq {
+			add = append(add, e)
+		}
+	}
+	for i := len(r.queue) - 1; i >= 0 && log.Seq(r.queue[i].Seq) > r.savedTo; i-- {
+		if log.Seq(r.queue[i].Seq) <= seq {
+			add = append(add, r.queue[i])
+		}
+	}
+	return add, r.keep
+}
+
+// saved notes that a checkpoint at seq was committed.
+func (r *recentWrites) saved(seq log.Seq) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if seq <= r.savedTo {
+		return
+	}
+	r.savedTo = seq
+	kept := r.spill[:0]
+	for _, e := range r.spill {
+		if log.Seq(e.Seq) > seq {
+			kept = append(kept, e)
+		}
+	}
+	r.spill = kept
+}
+
+// durable notes that every restart from now on replays from seq or later: what was forgotten there can go.
+func (r *recentWrites) durable(seq log.Seq) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.marks) > 0 && r.marks[0].at <= seq {
+		r.keep = r.marks[0].oldest
+		r.marks = r.marks[1:]
+	}
+	oldest := r.judged + 1
+	if len(r.queue) > 0 {
+		oldest = log.Seq(r.queue[0].Seq)
+	}
+	if n := len(r.marks); n == 0 || r.marks[n-1].oldest < oldest {
+		r.marks = append(r.marks, recentMark{at: r.judged, oldest: oldest})
+	}
+}
