@@ -41,6 +41,8 @@ func newCollector(n *node) *collector {
 		{"pane_open_buckets", "Buckets that still take samples.", nil},
 		{"pane_series", "Series with state in a pane stream, summed over streams.", nil},
 		{"pane_samples_total", "Samples that reached a pane stream, by what became of them, summed over streams.", []string{"result"}},
+		{"pane_corrected_samples_total", "Samples applied to a bucket that was closed; part of those applied.", nil},
+		{"pane_stale_markers_total", "Stale markers that reached a pane stream, summed over streams.", nil},
 		{"pane_unplanned_samples_total", "Samples that no pane stream takes.", nil},
 		{"pane_closed_buckets_total", "Buckets closed.", nil},
 		{"views_disk_bytes", "Size of the files of the views.", nil},
@@ -87,7 +89,7 @@ func (c *collector) panes(gauge, counter func(string, float64, ...string)) {
 	applied, _ := p.Applied()
 	gauge("projection_applied_seq", float64(applied), p.Name())
 	gauge("projection_durable_seq", float64(p.Durable()), p.Name())
-	gauge("projection_lag_seconds", c.n.lag.lag(time.Now()).Seconds(), p.Name())
+	gauge("projection_lag_seconds", c.n.lag.lag(c.n.gate.now()).Seconds(), p.Name())
 	gauge("projection_checkpoint_consecutive_failures", float64(p.CheckpointFailures()), p.Name())
 
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
@@ -97,11 +99,12 @@ func (c *collector) panes(gauge, counter func(string, float64, ...string)) {
 		return
 	}
 	var open, series int
-	var closed uint64
+	var closed, corrected, stale uint64
 	results := make(map[string]uint64)
 	for i := range streams {
 		s := &streams[i]
 		open, series, closed = open+s.Open, series+s.Series, closed+s.Counts.Closed
+		corrected, stale = corrected+s.Counts.Corrected, stale+s.Counts.Stale
 		for result, n := range map[string]uint64{
 			"applied": s.Counts.Applied, "duplicate": s.Counts.Duplicate, "conflict": s.Counts.Conflict,
 			"late_dropped": s.Counts.LateDropped, "late_uncorrectable": s.Counts.LateUncorrectable,
@@ -113,6 +116,8 @@ func (c *collector) panes(gauge, counter func(string, float64, ...string)) {
 	gauge("pane_series", float64(series))
 	counter("pane_unplanned_samples_total", float64(unplanned))
 	counter("pane_closed_buckets_total", float64(closed))
+	counter("pane_corrected_samples_total", float64(corrected))
+	counter("pane_stale_markers_total", float64(stale))
 	for result, n := range results {
 		counter("pane_samples_total", float64(n), result)
 	}

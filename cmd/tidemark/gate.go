@@ -18,6 +18,8 @@ const (
 	resumeAfter = time.Second
 	// watchInterval is how often the free space and the lag are looked at.
 	watchInterval = time.Second
+	// maxWaiting bounds the bytes of closed buckets that cannot be written to the views.
+	maxWaiting = 512 << 20
 	// lagRetry and diskRetry are what a refused sender is told to wait.
 	lagRetry  = 5 * time.Second
 	diskRetry = 30 * time.Second
@@ -26,8 +28,8 @@ const (
 // gate decides whether writes are taken now. It implements remotewrite.Gate and remotewrite.Appender.
 //
 // G1: what is appended through it stands before a drain's event, or is refused as sealed.
-// G2: the first write after all were refused for resumeAfter comes behind a start event, so that no bucket closes by the
-// clock before what the senders hold back has arrived.
+// G2: the first write after all were refused for resumeAfter comes behind a start event, and no tick is written in between, so
+// that no bucket closes by the clock before what the senders hold back has arrived.
 type gate struct {
 	events  *log.Log
 	lag     *lagMeter
@@ -36,6 +38,11 @@ type gate struct {
 	path    string        // of the log, for the free space
 	minFree uint64        // bytes
 	now     func() time.Time
+
+	freeBytes func(path string) (uint64, error)
+
+	waiting    func() int64 // bytes of closed buckets that checkpoints fail to write
+	maxWaiting int64
 
 	open atomic.Bool   // the start stands in the log
 	free atomic.Uint64 // bytes, as last seen
@@ -72,6 +79,9 @@ func (g *gate) unavailable() error {
 	}
 	if free := g.free.Load(); free < g.minFree {
 		return &remotewrite.Unavailable{Reason: "disk is below its reserve", RetryAfter: diskRetry}
+	}
+	if g.waiting() > g.maxWaiting {
+		return &remotewrite.Unavailable{Reason: "closed buckets cannot be written", RetryAfter: diskRetry}
 	}
 	if g.maxLag > 0 && g.ready() && g.lag.lag(g.now()) > g.maxLag {
 		return &remotewrite.Unavailable{Reason: "projections lag behind the log", RetryAfter: lagRetry}
@@ -113,6 +123,24 @@ func (g *gate) Append(ctx context.Context, body log.Body) (log.Seq, error) {
 	return g.events.Append(ctx, body)
 }
 
+// tickLog is where the ticker writes. While no write is taken, no tick is written either, and the first one after that comes
+// behind the start event: else buckets would close by the clock while the senders hold back what belongs into them (G2).
+type tickLog struct{ *gate }
+
+// LogTime implements pane.TickLog.
+func (t tickLog) LogTime() int64 { return t.events.LogTime() }
+
+// Append implements pane.TickLog. A tick that is not due to be written is let go; the next second brings another.
+func (t tickLog) Append(ctx context.Context, body log.Body) (log.Seq, error) {
+	if err := t.events.Err(); err != nil {
+		return 0, err
+	}
+	if t.unavailable() != nil || t.accept() != nil {
+		return 0, nil
+	}
+	return t.events.Append(ctx, body)
+}
+
 // drain seals input and appends the drain behind everything that was accepted before (G1). If the append fails for sure,
 // input is open again.
 func (g *gate) drain(ctx context.Context) (log.Seq, error) {
@@ -144,12 +172,21 @@ func (g *gate) watch(ctx context.Context) error {
 }
 
 func (g *gate) lookAtDisk() error {
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(g.path, &st); err != nil {
+	free, err := g.freeBytes(g.path)
+	if err != nil {
 		return fmt.Errorf("free space of %s: %w", g.path, err)
 	}
-	g.free.Store(st.Bavail * uint64(st.Bsize))
+	g.free.Store(free)
 	return nil
+}
+
+// freeBytes asks the file system under path how much may still be written.
+func freeBytes(path string) (uint64, error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(path, &st); err != nil {
+		return 0, err
+	}
+	return st.Bavail * uint64(st.Bsize), nil
 }
 
 // reasons says in words why writes are refused.

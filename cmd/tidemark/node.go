@@ -52,6 +52,9 @@ type node struct {
 
 	registry *prometheus.Registry
 	started  time.Time
+	caughtUp atomic.Bool // the start and the plan of this process are applied, and so is everything before them
+
+	saidStopped sync.Once
 
 	begun     chan struct{} // closed once the start of this process stands in the log
 	reloading sync.Mutex    // one reload at a time
@@ -75,7 +78,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	}
 	var err error
 	if n.events, err = log.Open(filepath.Join(f.storagePath, logDir), log.Options{
-		Logger: logger,
+		Logger: logger, FS: f.around.logFS, Now: f.around.now, Monotonic: f.around.monotonic,
 		OnPoison: func(err error) {
 			logger.Error("A write of the log failed; nothing more is acknowledged", "err", err)
 		},
@@ -87,12 +90,16 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	}
 	n.lag = newLagMeter(n.events, n.panes)
 	n.gate = &gate{
-		events: n.events, lag: n.lag, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: time.Now,
+		events: n.events, lag: n.lag, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
+		freeBytes: f.around.freeBytes, waiting: n.panes.Waiting, maxWaiting: maxWaiting,
+	}
+	if n.gate.freeBytes == nil {
+		n.gate.freeBytes = freeBytes
 	}
 	if err := n.gate.lookAtDisk(); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
-	n.ticker = pane.NewTicker(n.panes, n.events)
+	n.ticker = pane.NewTicker(n.panes, tickLog{n.gate})
 	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner}
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(n),
@@ -140,7 +147,7 @@ func (n *node) openViews() error {
 	if bucket.Damaged(err) || errors.Is(err, pane.ErrCorruptState) {
 		// Nothing is lost: the log has it all.
 		n.logger.Warn("The views are damaged; they are discarded and folded again from the log", "err", err)
-		if err := bucket.Discard(n.viewsPath(), bucket.Options{}); err != nil {
+		if err := bucket.Discard(n.viewsPath(), bucket.Options{FS: n.flags.around.viewsFS}); err != nil {
 			return err
 		}
 		err = n.restoreViews()
@@ -152,7 +159,9 @@ func (n *node) viewsPath() string { return filepath.Join(n.flags.storagePath, vi
 
 func (n *node) restoreViews() error {
 	var err error
-	if n.views, err = bucket.Open(n.viewsPath(), n.events.Identity(), bucket.Options{Logger: n.logger}); err != nil {
+	if n.views, err = bucket.Open(n.viewsPath(), n.events.Identity(), bucket.Options{
+		Logger: n.logger, FS: n.flags.around.viewsFS,
+	}); err != nil {
 		return err
 	}
 	n.panes = pane.New(n.events, n.index, n.views, pane.Options{
@@ -189,9 +198,37 @@ func (n *node) startUp(ctx context.Context) error {
 		}
 		return err
 	}
+	n.caughtUp.Store(true)
 	n.logger.Info("Ready", "replayed_to", target, "took", time.Since(begin).Round(time.Millisecond))
 	<-ctx.Done()
 	return nil
+}
+
+// stopped returns the error that stopped the projection, or nil while it stands.
+func (n *node) stopped() error {
+	if _, err := n.panes.Applied(); err != nil {
+		return fmt.Errorf("projection %s: %w", n.panes.Name(), err)
+	}
+	return nil
+}
+
+// outlive makes of a part that needs the projection one that goes on, doing nothing, when the projection has stopped.
+func (n *node) outlive(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := run(ctx)
+		if err == nil || ctx.Err() != nil || n.events.Err() != nil {
+			return err
+		}
+		why := n.stopped()
+		if why == nil {
+			return err
+		}
+		n.saidStopped.Do(func() {
+			n.logger.Error("A projection has stopped: queries and barriers get its error, and writes are taken until the lag is too large", "err", why)
+		})
+		<-ctx.Done()
+		return nil
+	}
 }
 
 // reload reads the configuration again and puts the new plan in force. A configuration with an error changes nothing. The
@@ -231,7 +268,8 @@ func (n *node) reload(ctx context.Context) error {
 
 // Replaying implements transport.Replay.
 func (n *node) Replaying() (string, bool) {
-	if n.runner.Ready() && n.gate.open.Load() {
+	// A projection that has stopped will not catch up; whoever reads it is told why.
+	if n.caughtUp.Load() || n.stopped() != nil {
 		return "", false
 	}
 	applied, target := n.runner.Progress()
@@ -241,8 +279,8 @@ func (n *node) Replaying() (string, bool) {
 // Reasons implements transport.Readiness.
 func (n *node) Reasons() []string {
 	reasons := n.gate.reasons()
-	if _, err := n.panes.Applied(); err != nil {
-		reasons = append(reasons, fmt.Sprintf("projection %s stopped: %s", n.panes.Name(), err))
+	if err := n.stopped(); err != nil {
+		reasons = append(reasons, fmt.Sprintf("stopped: %s", err))
 	}
 	if k := n.panes.CheckpointFailures(); k >= failuresToReport {
 		reasons = append(reasons, fmt.Sprintf("projection %s failed to write its last %d checkpoints", n.panes.Name(), k))

@@ -12,11 +12,13 @@ import (
 	"os/signal"
 	"regexp"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/alecthomas/units"
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/promslog"
@@ -64,6 +66,22 @@ type serveFlags struct {
 	flags map[string]string // as given, for /api/v1/status/flags
 
 	listening func(net.Addr)
+	around    surroundings
+}
+
+// surroundings is what the service takes from the machine. The zero value is the machine; tests put their own in its place.
+type surroundings struct {
+	now            func() time.Time     // nil: time.Now
+	monotonic      func() time.Duration // of log time; nil: the machine's
+	logFS, viewsFS vfs.FS               // nil: the file system
+	freeBytes      func(path string) (uint64, error)
+}
+
+func (s *surroundings) time() time.Time {
+	if s.now == nil {
+		return time.Now()
+	}
+	return s.now()
 }
 
 func newServe(app *kingpin.Application) command { return serveCommand(app, func(net.Addr) {}) }
@@ -71,6 +89,16 @@ func newServe(app *kingpin.Application) command { return serveCommand(app, func(
 // serveCommand is serve; listening is called with the address once it is bound.
 func serveCommand(app *kingpin.Application, listening func(net.Addr)) command {
 	f := &serveFlags{listening: listening}
+	c := f.declare(app)
+	return command{c, func(ctx context.Context, _, stderr io.Writer) error {
+		f.log.Writer = stderr
+		f.flags = flagValues(c.Model())
+		return f.serve(ctx)
+	}}
+}
+
+// declare declares the command with its flags.
+func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c := app.Command("serve", "Take remote write, keep the log, fold it into panes, answer queries.")
 	rw := remotewrite.DefaultOptions()
 	c.Flag("config.file", "Configuration file. Without it "+defaultConfigFile+" is read if it is there.").IsSetByUser(&f.configGiven).Default(defaultConfigFile).StringVar(&f.configFile)
@@ -104,11 +132,7 @@ func serveCommand(app *kingpin.Application, listening func(net.Addr)) command {
 	count("write.max-label-value-bytes", "Length of a label value.", rw.MaxLabelValueBytes, &f.maxValue)
 	c.Flag("write.rate-limit", "Requests per second; beyond it 503. 0 = no limit.").Default("0").Float64Var(&f.rateLimit)
 	promslogflag.AddFlags(app, &f.log)
-	return command{c, func(ctx context.Context, _, stderr io.Writer) error {
-		f.log.Writer = stderr
-		f.flags = flagValues(c.Model())
-		return f.serve(ctx)
-	}}
+	return c
 }
 
 // flagValues lists flags with their values, as /api/v1/status/flags shows them.
@@ -143,7 +167,13 @@ func (f *serveFlags) loadPlan() (*plan.Config, *plan.Plan, plan.Report, error) {
 }
 
 func (f *serveFlags) serve(ctx context.Context) error {
-	logger := promslog.New(&f.log)
+	listen := func() (net.Listener, error) { return net.Listen("tcp", f.listenAddress) }
+	return f.serveOn(ctx, listen, promslog.New(&f.log), func(*node) {})
+}
+
+// serveOn opens everything, serves until ctx ends or a part fails, and closes everything. opened is called once with what was
+// opened, before any of it runs.
+func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, error), logger *slog.Logger, opened func(*node)) error {
 	cfg, p, report, err := f.loadPlan()
 	if err != nil {
 		return err
@@ -158,8 +188,8 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	// The port is bound before anything else is done, so that a sender waits instead of being turned away.
-	listener, err := net.Listen("tcp", f.listenAddress)
+	// The port is bound before anything is opened, so that a sender waits instead of being turned away.
+	listener, err := listen()
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
@@ -176,6 +206,7 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, n.close())
 	}
+	opened(n)
 	reload := func(ctx context.Context) error { return reloadOnHangup(ctx, hangup, n, logger) }
 	err = f.runGroup(ctx, n, transport.Server(handler), listener, reload, logger)
 	if cerr := n.close(); err == nil {
@@ -194,11 +225,15 @@ func reportSkipped(logger *slog.Logger, report plan.Report) {
 }
 
 // runGroup runs the parts until one ends or ctx does. They stop from the outside in: requests, then folds with their last
-// checkpoint, then the log.
+// checkpoint, then the log. A projection that stops does not end the service: what was written stays safe and is taken on,
+// queries and barriers are told why there is no answer, and the service is not ready.
 func (f *serveFlags) runGroup(
 	ctx context.Context, n *node, server *http.Server, listener net.Listener, reload func(context.Context) error, logger *slog.Logger,
 ) error {
 	var g run.Group
+	var faults faults
+	add := func(f func(context.Context) error) { g.Add(actor(faults.note(f))) }
+	served := newRequests(server)
 	stop, cancel := context.WithCancel(ctx)
 	g.Add(func() error { <-stop.Done(); return nil }, func(error) { cancel() })
 	g.Add(func() error {
@@ -206,27 +241,55 @@ func (f *serveFlags) runGroup(
 		return server.Serve(listener)
 	}, func(error) {
 		logger.Info("Stopping")
-		bound, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
-		defer cancel()
-		if server.Shutdown(bound) != nil {
-			server.Close()
+		if !served.stop(shutdownTimeout) {
+			logger.Warn("Some requests do not end; the stores are closed under them")
 		}
 	})
-	g.Add(actor(reload))
-	g.Add(actor(n.gate.watch))
-	g.Add(actor(n.startUp))
-	g.Add(actor(n.ticker.Run))
-	g.Add(actor(n.runner.Run))
-	g.Add(actor(n.panes.Run))
-	g.Add(actor(n.events.Run))
+	add(reload)
+	add(n.gate.watch)
+	add(n.outlive(n.startUp))
+	add(n.outlive(n.ticker.Run))
+	add(n.outlive(n.runner.Run))
+	add(n.outlive(n.panes.Run))
+	add(n.events.Run)
 	err := g.Run()
-	if perr := n.events.Err(); perr != nil {
-		return perr
+	switch {
+	case n.events.Err() != nil:
+		return n.events.Err()
+	case faults.first() != nil:
+		return faults.first()
+	case err != nil && !errors.Is(err, http.ErrServerClosed):
+		return err
 	}
-	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) {
+	return n.stopped() // nil, unless a projection had stopped before all else did
+}
+
+// faults keeps what members of a run.Group return, which itself tells of the first that ends only: a last checkpoint fails
+// when all else has ended in order.
+type faults struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (f *faults) note(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := run(ctx)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			f.mu.Lock()
+			f.errs = append(f.errs, err)
+			f.mu.Unlock()
+		}
+		return err
+	}
+}
+
+func (f *faults) first() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.errs) == 0 {
 		return nil
 	}
-	return err
+	return f.errs[0]
 }
 
 // actor makes a member of a run.Group of a function that ends with its context. Interrupting it waits until it has ended, so
@@ -264,7 +327,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		MaxBodyBytes: int64(f.maxBody), MaxDecodedBytes: int64(f.maxDecoded), MaxInflightBytes: int64(f.maxInflight),
 		MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
 		MaxLabels: f.maxLabels, MaxLabelNameBytes: f.maxName, MaxLabelValueBytes: f.maxValue,
-		MaxFuture: f.maxFuture, BodyTimeout: rw.BodyTimeout,
+		MaxFuture: f.maxFuture, Now: f.around.time, BodyTimeout: rw.BodyTimeout,
 		RateLimit: f.rateLimit, RateBurst: max(1, int(f.rateLimit)),
 	})
 	if err != nil {
@@ -272,7 +335,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	}
 	opts := transport.Options{
 		Materializations: n, Reload: n.reload, RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
-		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState,
+		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
 	}
 	if !cfg.Exact.Upstream.IsZero() {
 		up, err := upstream.New(cfg.Exact.Upstream.Reveal().String(), upstream.Options{Timeout: f.timeout, Registerer: n.registry})

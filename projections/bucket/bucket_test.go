@@ -174,7 +174,7 @@ func TestP3_CheckpointsAreWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		if seq == 10 {
-			if err := s.Flush(); err != nil {
+			if err := s.Flush(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -271,14 +271,14 @@ func TestRandomHistoryAgainstMap(t *testing.T) {
 func TestOtherLogAndFormatAreRefused(t *testing.T) {
 	fs := vfs.NewMem()
 	s := open(t, fs)
-	if err := errors.Join(s.Flush(), s.Close()); err != nil {
+	if err := errors.Join(s.Flush(t.Context()), s.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open("views", []byte("another"), Options{FS: fs}); !errors.Is(err, ErrOtherLog) {
 		t.Fatal(err)
 	}
 	s = open(t, fs)
-	if err := errors.Join(s.db.Set([]byte{keyMeta}, append([]byte{storeVersion + 1}, identity...), pebble.NoSync), s.Flush(), s.Close()); err != nil {
+	if err := errors.Join(s.db.Set([]byte{keyMeta}, append([]byte{storeVersion + 1}, identity...), pebble.NoSync), s.Flush(t.Context()), s.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open("views", identity, Options{FS: fs}); !errors.Is(err, ErrVersion) {
@@ -295,7 +295,7 @@ func TestCase_B28_FlippedBitInViews(t *testing.T) {
 		for r := uint64(1); r < 400; r++ {
 			put(tb, Key{Stream: 3}, r*64, int(r)%EndsPerBlock, fmt.Sprintf("pane %d", r))
 		}
-		if err := errors.Join(s.Commit(Checkpoint{Seq: 1, Tables: []*Table{tb}}), s.Flush(), s.Close()); err != nil {
+		if err := errors.Join(s.Commit(Checkpoint{Seq: 1, Tables: []*Table{tb}}), s.Flush(t.Context()), s.Close()); err != nil {
 			t.Fatal(err)
 		}
 		flip(t, fs, bit)

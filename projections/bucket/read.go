@@ -30,7 +30,7 @@ type Bucket struct {
 // Collect calls yield with every bucket of a stream with an end in (from, to], by block, shard, series, end: a series' ends
 // come in increasing order. shards is indexed by shard. P1 holds as of the views.
 func (s *Store) Collect(ctx context.Context, stream uint64, g Grid, from, to int64, shards []ShardView, yield func(shard int, b Bucket) error) error {
-	if err := s.err(); err != nil {
+	if err := s.health.readable(); err != nil {
 		return err
 	}
 	lo, _ := g.Locate(from + g.Width)

@@ -2,12 +2,14 @@ package bucket
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"sync/atomic"
+	"math"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -52,7 +54,10 @@ type Options struct {
 // Store keeps pieces and shard checkpoints in a Pebble database of its own.
 type Store struct {
 	db     *pebble.DB
-	failed atomic.Pointer[error]
+	health *health
+
+	flushing sync.Mutex
+	pending  <-chan struct{} // of a flush that is not known to have ended
 }
 
 // Open opens the store in dir, or creates it. identity names the log that is folded into it: ErrOtherLog if the store was
@@ -67,14 +72,18 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 	if opts.CacheBytes == 0 {
 		opts.CacheBytes = defaultCacheBytes
 	}
-	s := &Store{}
+	s := &Store{health: newHealth(opts.Logger)}
 	cache := pebble.NewCache(opts.CacheBytes)
 	defer cache.Unref()
 	po := &pebble.Options{
-		FS: opts.FS, Cache: cache, DisableWAL: true,
+		FS: calmFS{opts.FS, s.health}, Cache: cache, DisableWAL: true,
 		FormatMajorVersion: pebble.FormatNewest,
 		MemTableSize:       defaultMemTableBytes,
-		Logger:             &storeLogger{store: s, logger: opts.Logger},
+		Logger:             s.health,
+		EventListener:      s.health.listener(),
+		// A commit must not wait for a disk that fails: what piles up is bounded by health.writable instead.
+		MemTableStopWritesThreshold: math.MaxInt32,
+		L0StopWritesThreshold:       math.MaxInt32,
 	}
 	db, err := pebble.Open(dir, po)
 	if Damaged(err) {
@@ -88,7 +97,7 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 		if Damaged(err) {
 			err = fmt.Errorf("%w: %s: %w", ErrDamaged, dir, err)
 		}
-		return nil, errors.Join(err, db.Close())
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
@@ -143,9 +152,9 @@ type Recent struct {
 	Hash    [16]byte // of a write's content
 }
 
-// Commit writes a checkpoint (P3). It is durable after the next Flush.
+// Commit writes a checkpoint (P3). It is durable after the next Flush. It fails while flushes do.
 func (s *Store) Commit(c Checkpoint) error {
-	if err := s.err(); err != nil {
+	if err := errors.Join(s.health.writable(), s.settled()); err != nil {
 		return err
 	}
 	b := s.db.NewBatch()
@@ -173,7 +182,7 @@ func (s *Store) Commit(c Checkpoint) error {
 	if err := s.db.Apply(b, pebble.NoSync); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
-	return s.err()
+	return s.health.writable()
 }
 
 func recentKey(seq uint64) []byte {
@@ -224,15 +233,55 @@ func (s *Store) Recent(upTo uint64) ([]Recent, error) {
 	return out, nil
 }
 
-// Flush makes everything committed before it durable.
-func (s *Store) Flush() error {
-	if err := s.err(); err != nil {
+// settled fails while a flush that was given up on has still not ended: what is committed would pile up behind it.
+func (s *Store) settled() error {
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
+	if s.pending == nil {
+		return nil
+	}
+	select {
+	case <-s.pending:
+		s.pending = nil
+		return nil
+	default:
+		return errors.New("bucket: the last flush has not ended")
+	}
+}
+
+// Flush makes everything committed before it durable. It fails when an attempt to do so fails, though the store goes on
+// trying, or when ctx ends.
+func (s *Store) Flush(ctx context.Context) error {
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
+	if err := s.health.readable(); err != nil {
 		return err
 	}
-	if err := s.db.Flush(); err != nil {
-		return fmt.Errorf("bucket: flush: %w", err)
+	fault := s.health.nextFault()
+	// What was committed since stands behind a flush that has not ended yet, so that one is waited for first.
+	for behind := s.pending != nil; ; behind = false {
+		if s.pending == nil {
+			flushed, err := s.db.AsyncFlush()
+			if err != nil {
+				return fmt.Errorf("bucket: flush: %w", err)
+			}
+			s.pending = flushed
+		}
+		select {
+		case <-s.pending:
+			s.pending = nil
+		case <-fault:
+			if err := s.health.writable(); err != nil {
+				return err
+			}
+			return errors.New("bucket: flush: an attempt failed")
+		case <-ctx.Done():
+			return fmt.Errorf("bucket: flush: %w", ctx.Err())
+		}
+		if !behind {
+			return s.health.writable()
+		}
 	}
-	return s.err()
 }
 
 // State returns the newest checkpoint of a shard; ok is false if there is none.
@@ -256,37 +305,11 @@ func (s *Store) Bytes() uint64 { return s.db.Metrics().DiskSpaceUsage() }
 
 // Close flushes nothing: call Flush before for a clean stop.
 func (s *Store) Close() error {
+	close(s.health.closing)
 	if err := s.db.Close(); err != nil {
 		return fmt.Errorf("bucket: close: %w", err)
 	}
 	return nil
-}
-
-func (s *Store) err() error {
-	if e := s.failed.Load(); e != nil {
-		return *e
-	}
-	return nil
-}
-
-// storeLogger turns Pebble's fatal errors into a store that fails every later call, instead of ending the process: the views
-// are not the truth, and queries over what stands may go on.
-type storeLogger struct {
-	store  *Store
-	logger *slog.Logger
-}
-
-func (l *storeLogger) Infof(string, ...any) {}
-
-func (l *storeLogger) Errorf(format string, args ...any) {
-	l.logger.Error("views store", "err", fmt.Sprintf(format, args...))
-}
-
-func (l *storeLogger) Fatalf(format string, args ...any) {
-	err := fmt.Errorf("bucket: views store failed: "+format, args...)
-	if l.store.failed.CompareAndSwap(nil, &err) {
-		l.logger.Error("views store failed", "err", err)
-	}
 }
 
 // pieceKey orders pieces by stream, block, shard and age.

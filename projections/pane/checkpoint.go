@@ -1,14 +1,21 @@
 package pane
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
+)
+
+const (
+	// flushTimeout is how long the flush of a round may take; then the round has failed.
+	flushTimeout = 30 * time.Second
+	// finalFlushTimeout bounds what a stop waits for a disk that does not take the last checkpoint. The log has everything.
+	finalFlushTimeout = 10 * time.Second
 )
 
 // checkpointStats is what metrics and truncation read of checkpoints.
@@ -23,6 +30,9 @@ func (p *Projection) Durable() log.Seq { return log.Seq(p.ckpt.durable.Load()) }
 
 // CheckpointFailures returns the number of consecutive failures to write a checkpoint.
 func (p *Projection) CheckpointFailures() uint64 { return p.ckpt.failures.Load() }
+
+// Waiting returns the bytes of closed buckets that checkpoints have tried, and failed so far, to write.
+func (p *Projection) Waiting() int64 { return p.waiting.Load() }
 
 // checkpointLoop writes one shard after the other, spread over the interval, and flushes after each round. A failure is
 // logged and counted, and the shard is tried again in the next round; what it closed stays readable in memory.
@@ -91,13 +101,13 @@ func (p *Projection) visitShard(ctx context.Context, id int, f func(*Shard, *she
 // checkpointShard freezes a shard in its worker, writes it beside it, and drops what was written from memory (P7).
 func (p *Projection) checkpointShard(ctx context.Context, id int) error {
 	var c bucket.Checkpoint
-	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { c = freeze(s, sh) }); err != nil {
+	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { c = p.freeze(s, sh) }); err != nil {
 		return fmt.Errorf("freeze shard %d: %w", id, err)
 	}
 	if err := p.commit(c); err != nil {
 		return err
 	}
-	if err := p.visitShard(ctx, id, func(_ *Shard, sh *shelf) { sh.committed(c) }); err != nil {
+	if err := p.visitShard(ctx, id, func(_ *Shard, sh *shelf) { p.release(sh, c) }); err != nil {
 		return fmt.Errorf("release shard %d: %w", id, err)
 	}
 	return nil
@@ -116,8 +126,9 @@ func (p *Projection) commit(c bucket.Checkpoint) error {
 }
 
 // freeze takes a shard's state, and moves its table to those that are on their way to disk.
-func freeze(s *Shard, sh *shelf) bucket.Checkpoint {
+func (p *Projection) freeze(s *Shard, sh *shelf) bucket.Checkpoint {
 	if s.table.Len() > 0 {
+		p.waiting.Add(int64(s.table.Bytes()))
 		sh.leaving = append(sh.leaving, s.table)
 		s.table = bucket.NewTable()
 	}
@@ -127,8 +138,11 @@ func freeze(s *Shard, sh *shelf) bucket.Checkpoint {
 	}
 }
 
-// committed forgets what now stands in pieces.
-func (sh *shelf) committed(c bucket.Checkpoint) {
+// release forgets what now stands in pieces.
+func (p *Projection) release(sh *shelf, c bucket.Checkpoint) {
+	for _, t := range c.Tables {
+		p.waiting.Add(-int64(t.Bytes()))
+	}
 	sh.leaving = append([]*bucket.Table(nil), sh.leaving[len(c.Tables):]...)
 	sh.pieceSeq = log.Seq(c.Seq)
 }
@@ -145,7 +159,9 @@ func (p *Projection) flush(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := p.store.Flush(); err != nil {
+	bound, cancel := context.WithTimeout(ctx, flushTimeout)
+	defer cancel()
+	if err := p.store.Flush(bound); err != nil {
 		return err
 	}
 	p.ckpt.durable.Store(uint64(least))
@@ -155,21 +171,24 @@ func (p *Projection) flush(ctx context.Context) error {
 
 // finalCheckpoint writes every shard after the workers have ended.
 func (p *Projection) finalCheckpoint() error {
-	var errs []error
+	ctx, cancel := context.WithTimeout(context.Background(), finalFlushTimeout)
+	defer cancel()
+	// The stop may have come in the middle of a flush, behind which nothing is committed.
+	failed := p.store.Flush(ctx)
 	for _, w := range p.workers {
 		for id, s := range w.shards {
 			if s == nil {
 				continue
 			}
-			c := freeze(s, w.shelves[id])
+			c := p.freeze(s, w.shelves[id])
 			if err := p.commit(c); err != nil {
-				errs = append(errs, err)
+				failed = cmp.Or(failed, err)
 				continue
 			}
-			w.shelves[id].committed(c)
+			p.release(w.shelves[id], c)
 		}
 	}
-	if err := errors.Join(append(errs, p.store.Flush())...); err != nil {
+	if err := cmp.Or(failed, p.store.Flush(ctx)); err != nil {
 		return fmt.Errorf("last checkpoint: %w", err)
 	}
 	return nil

@@ -177,6 +177,12 @@ func named(name string, pane int64) plan.Stream {
 	return plan.Stream{Matchers: []plan.Matcher{{Type: "=", Name: "__name__", Value: name}}, PaneMillis: pane}
 }
 
+// planned is the ID that planOf gives a stream.
+func planned(s plan.Stream) plan.StreamID {
+	s.Closed, s.Late, s.RetentionMillis = plan.Right, plan.Correct, 86_400_000
+	return s.Resolved().ID
+}
+
 // testContext bounds a test that would otherwise hang.
 func testContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -50,8 +50,8 @@ type Projection struct {
 
 	workers []*worker
 
-	mu         sync.Mutex // orders batches and cuts: what it admits reaches every worker in one order (P6)
-	dispatched log.Seq
+	turn       chan struct{} // has room for one: who stands in it puts a batch or a cut into every queue (P6)
+	dispatched atomic.Uint64 // last event that stands in every queue; written in turn
 
 	changed signal
 	failure atomic.Pointer[error]
@@ -61,6 +61,7 @@ type Projection struct {
 	planNow  atomic.Pointer[plan.Plan]
 	outcomes outcomes
 	ckpt     checkpointStats
+	waiting  atomic.Int64 // bytes of closed buckets that no checkpoint has written yet, but for those closed since the last try
 }
 
 // New returns a projection over the series index and the store of views. Restore, then Run.
@@ -77,7 +78,7 @@ func New(events Log, index *series.Index, store *bucket.Store, opts Options) *Pr
 	}
 	return &Projection{
 		events: events, index: index, store: store, opts: opts, logger: opts.Logger,
-		failed: make(chan struct{}),
+		turn: make(chan struct{}, 1), failed: make(chan struct{}),
 	}
 }
 
@@ -121,7 +122,7 @@ func (p *Projection) Restore() (projections.Restored, error) {
 	if p.recent, err = restoreRecent(p.store, oldest); err != nil {
 		return projections.Restored{}, err
 	}
-	p.dispatched = oldest
+	p.dispatched.Store(uint64(oldest))
 	p.ckpt.durable.Store(uint64(oldest))
 	return projections.Restored{From: oldest, Newest: newest}, nil
 }
@@ -131,21 +132,38 @@ func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
+	if err := p.enter(ctx); err != nil {
+		return err
+	}
+	defer p.leave()
+	// In turn, so that at every cut the index knows exactly the series of what was dispatched.
 	for _, ev := range events {
 		p.index.Apply(ev)
 	}
 	repeats := p.recent.judge(events)
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if err := p.send(ctx, message{events: events, repeats: repeats}); err != nil {
 		return err
 	}
-	p.dispatched = events[len(events)-1].Seq
+	p.dispatched.Store(uint64(events[len(events)-1].Seq))
 	p.changed.fire()
 	return nil
 }
 
-// send puts a message into every worker's queue. p.mu is held.
+// enter waits for the turn. Unlike a mutex it gives up with ctx: a turn may last as long as a worker's queue is full.
+func (p *Projection) enter(ctx context.Context) error {
+	select {
+	case p.turn <- struct{}{}:
+		return nil
+	case <-p.failed:
+		return p.err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *Projection) leave() { <-p.turn }
+
+// send puts a message into every worker's queue, in turn.
 func (p *Projection) send(ctx context.Context, m message) error {
 	for _, w := range p.workers {
 		if err := p.sendTo(ctx, w, m); err != nil {
@@ -211,14 +229,24 @@ func (p *Projection) err() error {
 	return nil
 }
 
-// cut calls visit for every shard, in its worker, at one place in the order of events, and returns the sequence there (P6).
-// visit must be brief: the worker waits for it. When cut fails, a visit may still run later and write to what it closes over.
-func (p *Projection) cut(ctx context.Context, visit func(*Shard, *shelf)) (log.Seq, error) {
+// visit looks at one shard, in its worker, at one place in the order of events. It must be brief: the worker waits for it.
+type visit func(*Shard, *shelf)
+
+// cut visits every shard at one place in the order of events and returns the sequence there (P6). When cut fails, a visit
+// may still run later and write to what it closes over.
+func (p *Projection) cut(ctx context.Context, v visit) (log.Seq, error) {
+	return p.cutBy(ctx, func() visit { return v })
+}
+
+// cutBy is cut with a visit that is made in turn: nothing is dispatched between the making and the cut.
+func (p *Projection) cutBy(ctx context.Context, prepare func() visit) (log.Seq, error) {
 	done := make(chan struct{}, len(p.workers))
-	p.mu.Lock()
-	err := p.send(ctx, message{visit: visit, done: done})
-	seq := p.dispatched
-	p.mu.Unlock()
+	if err := p.enter(ctx); err != nil {
+		return 0, err
+	}
+	err := p.send(ctx, message{visit: prepare(), done: done})
+	seq := log.Seq(p.dispatched.Load())
+	p.leave()
 	if err != nil {
 		return 0, err
 	}
@@ -238,10 +266,7 @@ func (p *Projection) cut(ctx context.Context, visit func(*Shard, *shelf)) (log.S
 func (p *Projection) waitDispatched(ctx context.Context, seq log.Seq) error {
 	for {
 		changed := p.changed.wait()
-		p.mu.Lock()
-		at := p.dispatched
-		p.mu.Unlock()
-		if at >= seq {
+		if log.Seq(p.dispatched.Load()) >= seq {
 			return nil
 		}
 		if err := p.err(); err != nil {

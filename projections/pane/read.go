@@ -28,17 +28,25 @@ func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error
 	if err := p.waitDispatched(ctx, p.events.Head()); err != nil {
 		return nil, err
 	}
-	reads := make([]*streamRead, len(reqs))
+	known := p.index.Len()
+	selected := make([][]log.SeriesRef, len(reqs))
 	for i := range reqs {
-		refs, err := p.index.Select(ctx, reqs[i].Matchers...)
-		if err != nil {
+		var err error
+		if selected[i], err = p.index.Select(ctx, reqs[i].Matchers...); err != nil {
 			return nil, err
 		}
-		reads[i] = newStreamRead(&reqs[i], refs)
 	}
-	seq, err := p.cut(ctx, func(s *Shard, sh *shelf) {
-		for _, r := range reads {
-			r.take(s, sh)
+	reads := make([]*streamRead, len(reqs))
+	seq, err := p.cutBy(ctx, func() visit {
+		// The answer is as of the cut, so it has the series that came since the selection (P6).
+		fresh := p.index.Since(known)
+		for i := range reqs {
+			reads[i] = newStreamRead(&reqs[i], p.withFresh(selected[i], fresh, reqs[i].Matchers))
+		}
+		return func(s *Shard, sh *shelf) {
+			for _, r := range reads {
+				r.take(s, sh)
+			}
 		}
 	})
 	if err != nil {
@@ -51,6 +59,22 @@ func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error
 		}
 	}
 	return snap, nil
+}
+
+// withFresh adds those of the fresh series that match to what was selected, and returns all in increasing order.
+func (p *Projection) withFresh(selected, fresh []log.SeriesRef, ms []*labels.Matcher) []log.SeriesRef {
+	n := len(selected)
+	for _, ref := range fresh {
+		ls, ok := p.index.Labels(ref)
+		if ok && !slices.ContainsFunc(ms, func(m *labels.Matcher) bool { return !m.Matches(ls.Get(m.Name)) }) {
+			selected = append(selected, ref)
+		}
+	}
+	if len(selected) > n {
+		slices.Sort(selected)
+		selected = slices.Compact(selected)
+	}
+	return selected
 }
 
 // streamRead gathers one request's answer: first in the workers, one shard each, then outside.

@@ -31,16 +31,18 @@ import (
 //
 //	write            lines as m{a="b"} VALUE@TIME…; VALUE may be stale, NaN, NaN:<hex payload>, +Inf, -Inf; hist@TIME is a native histogram
 //	watermark t=MS [experiment=NAME]
-//	tick | drain | start [reason=resume]
+//	tick [times=N]   of N ticks only what the last one published is shown
+//	drain | start [reason=resume]
 //	show             frontiers, counters, closure watermarks and open buckets
 //	restore          encodes every shard, decodes it again, and goes on with that
 //	due              whether a tick at log=T would close something
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
-		s := newScript(t)
-		datadriven.RunTest(t, path, s.run)
-	})
+	datadriven.Walk(t, "testdata/scripts", runScript)
 }
+
+func runScript(t *testing.T, path string) { datadriven.RunTest(t, path, newScript(t).run) }
+
+func TestCase_C08_TicksMoveNothing(t *testing.T) { runScript(t, "testdata/scripts/ticks.txt") }
 
 type script struct {
 	t         *testing.T
@@ -79,6 +81,11 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		return s.apply(w)
 	case "tick":
+		times := 1
+		d.MaybeScanArgs(t, "times", &times)
+		for range times - 1 {
+			s.apply(&log.Tick{})
+		}
 		return s.apply(&log.Tick{})
 	case "drain":
 		return s.apply(&log.Drain{})

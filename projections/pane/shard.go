@@ -482,6 +482,8 @@ func (s *Shard) watermark(ev *log.Event, b *log.Watermark) {
 				s.closeThrough(ev, sr, m, min(m.stream.bound(b.Time), m.open[n-1].end))
 			}
 		}
+		// A series that has stopped gets no event of its own any more: this is where its tail is given up.
+		sr.prune(s.logTime, s.plan.HorizonMillis)
 	}
 }
 
@@ -562,6 +564,9 @@ func (s *Shard) replan(b *log.Plan) {
 		}
 		sr.members = append(sr.members, newMembers(added, ls)...)
 		sr.experiment = s.experimentOf(ls)
+		if len(sr.members) == 0 {
+			sr.raw, sr.histograms = run{}, nil // nothing can read them any more
+		}
 	}
 	for _, page := range s.slots {
 		if page == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"sync"
+	"sync/atomic"
 
 	"tidemark/log"
 	"tidemark/projections/plan"
@@ -20,38 +21,46 @@ type StreamState struct {
 	Counts        Counts
 }
 
+// gathered is what Streams gathers from the shards. A visit that comes after its cut has failed writes here and nowhere else.
+type gathered struct {
+	mu        sync.Mutex
+	at        map[plan.StreamID]int
+	streams   []StreamState
+	unplanned uint64
+}
+
+func (g *gathered) take(s *Shard) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.unplanned += s.unplanned
+	for _, st := range s.streams {
+		i, ok := g.at[st.spec.ID]
+		if !ok {
+			i = len(g.streams)
+			g.at[st.spec.ID] = i
+			g.streams = append(g.streams, StreamState{ID: st.spec.ID, CoverageStart: st.coverage, Frontier: math.MinInt64, Proven: math.MinInt64})
+		}
+		out := &g.streams[i]
+		out.Frontier = max(out.Frontier, s.frontier(st))
+		out.Proven = max(out.Proven, s.proven)
+		out.Open += st.openN
+		out.Series += st.seriesN
+		out.Counts.add(&st.counts)
+	}
+}
+
 // Streams returns the state of every stream of the plan in force, in the plan's order, and the samples that no stream took.
 func (p *Projection) Streams(ctx context.Context) (seq log.Seq, streams []StreamState, unplanned uint64, err error) {
-	var mu sync.Mutex
-	at := make(map[plan.StreamID]int)
-	seq, err = p.cut(ctx, func(s *Shard, _ *shelf) {
-		mu.Lock()
-		defer mu.Unlock()
-		unplanned += s.unplanned
-		for _, st := range s.streams {
-			i, ok := at[st.spec.ID]
-			if !ok {
-				i = len(streams)
-				at[st.spec.ID] = i
-				streams = append(streams, StreamState{ID: st.spec.ID, CoverageStart: st.coverage, Frontier: math.MinInt64, Proven: math.MinInt64})
-			}
-			out := &streams[i]
-			out.Frontier = max(out.Frontier, s.frontier(st))
-			out.Proven = max(out.Proven, s.proven)
-			out.Open += st.openN
-			out.Series += st.seriesN
-			out.Counts.add(&st.counts)
-		}
-	})
-	if err != nil {
+	g := &gathered{at: make(map[plan.StreamID]int)}
+	if seq, err = p.cut(ctx, func(s *Shard, _ *shelf) { g.take(s) }); err != nil {
 		return 0, nil, 0, err
 	}
-	return seq, streams, unplanned, nil
+	return seq, g.streams, g.unplanned, nil
 }
 
 // Sealed reports whether a drain has sealed input, as of the sequence at which the workers stand.
 func (p *Projection) Sealed(ctx context.Context) (bool, error) {
-	var sealed bool
-	err := p.visitShard(ctx, 0, func(s *Shard, _ *shelf) { sealed = s.sealed })
-	return sealed, err
+	var sealed atomic.Bool
+	err := p.visitShard(ctx, 0, func(s *Shard, _ *shelf) { sealed.Store(s.sealed) })
+	return sealed.Load(), err
 }

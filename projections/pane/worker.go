@@ -13,7 +13,7 @@ import (
 type message struct {
 	events  []*log.Event
 	repeats []bool // parallel to events; nil: none repeats an earlier write
-	visit   func(*Shard, *shelf)
+	visit   visit
 	done    chan<- struct{} // receives once the visit is over; never blocks
 }
 

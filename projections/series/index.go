@@ -7,6 +7,7 @@
 //
 //	S1  A reference that was applied has its label set for good; references are never rebound.
 //	S2  Apply is called with events in log order by one goroutine; readers run beside it and see a definition whole or not at all.
+//	S3  A series that Len counts is found by every Select that begins later.
 package series
 
 import (
@@ -32,7 +33,7 @@ type Index struct {
 
 	mu    sync.RWMutex
 	pages []*[pageSize]labels.Labels // by ref / pageSize; nil where nothing is defined
-	count int
+	added []log.SeriesRef            // in the order in which they came
 }
 
 // New returns an empty index.
@@ -80,12 +81,15 @@ func (x *Index) add(ref log.SeriesRef, ls labels.Labels) {
 	known := !x.pages[p][ref%pageSize].IsEmpty()
 	if !known {
 		x.pages[p][ref%pageSize] = ls
-		x.count++
 	}
 	x.mu.Unlock()
-	if !known {
-		x.postings.Add(storage.SeriesRef(ref), ls)
+	if known {
+		return
 	}
+	x.postings.Add(storage.SeriesRef(ref), ls)
+	x.mu.Lock()
+	x.added = append(x.added, ref) // last: who counts it finds it (S3)
+	x.mu.Unlock()
 }
 
 // Labels returns the label set of ref; false if it was never defined.
@@ -104,7 +108,14 @@ func (x *Index) Labels(ref log.SeriesRef) (labels.Labels, bool) {
 func (x *Index) Len() int {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	return x.count
+	return len(x.added)
+}
+
+// Since returns the series that came after the first n, in the order in which they came. The result must not be changed.
+func (x *Index) Since(n int) []log.SeriesRef {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.added[n:len(x.added):len(x.added)]
 }
 
 // Select returns the references whose label sets match all matchers, increasing.

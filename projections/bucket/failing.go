@@ -1,0 +1,152 @@
+package bucket
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// flushRetry is the time between two attempts of Pebble to flush while they fail: it would try without a pause.
+const flushRetry = 500 * time.Millisecond
+
+// health is what is known of a store's background work.
+//
+// A flush that fails is tried again by Pebble until it succeeds; meanwhile nothing more is committed, as it would only pile
+// up in memory, and the store heals when the disk does. What Pebble calls fatal ends writing for good: the views are not the
+// truth, so the process goes on, and what stands can still be read. Damage, at last, ends reading too: a wrong answer is
+// worse than none.
+type health struct {
+	logger  *slog.Logger
+	fatal   atomic.Pointer[error] // writes
+	damage  atomic.Pointer[error] // reads and writes
+	closing chan struct{}
+
+	mu       sync.Mutex
+	attempt  error         // of the last flush that ended
+	flushErr error         // why flushing fails now; nil while it does not
+	fault    chan struct{} // closed and replaced by each failed flush
+}
+
+func newHealth(logger *slog.Logger) *health {
+	return &health{logger: logger, closing: make(chan struct{}), fault: make(chan struct{})}
+}
+
+// writable returns why nothing can be written now.
+func (h *health) writable() error {
+	if err := h.readable(); err != nil {
+		return err
+	}
+	if e := h.fatal.Load(); e != nil {
+		return *e
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.flushErr != nil {
+		return fmt.Errorf("bucket: flush fails: %w", h.flushErr)
+	}
+	return nil
+}
+
+// readable returns why nothing can be read.
+func (h *health) readable() error {
+	if e := h.damage.Load(); e != nil {
+		return *e
+	}
+	return nil
+}
+
+// nextFault is closed when a flush fails next.
+func (h *health) nextFault() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.fault
+}
+
+// listener tells of background work. Pebble calls it with its lock held: it never blocks.
+func (h *health) listener() *pebble.EventListener {
+	return &pebble.EventListener{
+		FlushEnd: func(info pebble.FlushInfo) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.attempt = info.Err
+			if info.Err == nil {
+				h.flushErr = nil
+			}
+		},
+		// A flush that had nothing to write ends with an error too, but only real ones come here.
+		BackgroundError: func(err error) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.attempt == nil || !errors.Is(err, h.attempt) {
+				h.logger.Error("views store: background work failed", "err", err)
+				return
+			}
+			if h.flushErr == nil {
+				h.logger.Error("views store: flush fails and is tried again", "err", err)
+			}
+			h.flushErr = err
+			close(h.fault)
+			h.fault = make(chan struct{})
+		},
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			h.keep(&h.damage, fmt.Errorf("bucket: views store is damaged: %s", info))
+		},
+	}
+}
+
+func (h *health) keep(at *atomic.Pointer[error], err error) {
+	if at.CompareAndSwap(nil, &err) {
+		h.logger.Error("views store failed", "err", err)
+	}
+}
+
+// Infof implements pebble.Logger.
+func (h *health) Infof(string, ...any) {}
+
+// Errorf implements pebble.Logger.
+func (h *health) Errorf(format string, args ...any) {
+	h.logger.Error("views store", "err", fmt.Sprintf(format, args...))
+}
+
+// Fatalf implements pebble.Logger. It returns. A MANIFEST that cannot be written is no fault of what stands in the tables;
+// of anything else nothing good can be assumed.
+func (h *health) Fatalf(format string, args ...any) {
+	err := fmt.Errorf("bucket: views store failed: "+format, args...)
+	if strings.HasPrefix(format, "MANIFEST ") {
+		h.keep(&h.fatal, err)
+		return
+	}
+	h.keep(&h.damage, err)
+}
+
+// calmFS holds new tables back for a moment while flushes fail.
+type calmFS struct {
+	vfs.FS
+	health *health
+}
+
+// Create implements vfs.FS.
+func (c calmFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	c.health.mu.Lock()
+	failing := c.health.flushErr != nil
+	c.health.mu.Unlock()
+	if failing && strings.HasSuffix(name, ".sst") {
+		pause := time.NewTimer(flushRetry)
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+		case <-c.health.closing:
+		}
+	}
+	return c.FS.Create(name, category)
+}
+
+// Unwrap implements vfs.FS.
+func (c calmFS) Unwrap() vfs.FS { return c.FS }
