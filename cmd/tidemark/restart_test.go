@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-const minutePanes = `
+const restartPanes = `
 exact: {local: false}
 correction_horizon: 10s
 materializations:
@@ -91,7 +91,7 @@ func TestCase_A09_ResentAcrossTheEnd(t *testing.T) {
 // TestCase_B32_OpenPaneAcrossTheEnd holds that a pane that is open at the end stays open, and becomes one bucket with what came
 // before and after.
 func TestCase_B32_OpenPaneAcrossTheEnd(t *testing.T) {
-	acrossEnds(t, minutePanes, func(t *testing.T, s *site, end func()) {
+	acrossEnds(t, restartPanes, func(t *testing.T, s *site, end func()) {
 		for i := range 3 {
 			s.mustWrite("m", int64(1_000_000+i), 1)
 		}
@@ -112,7 +112,7 @@ func TestCase_B32_OpenPaneAcrossTheEnd(t *testing.T) {
 
 // TestCase_C25_CounterAcrossTheEnd holds that a counter grows across an end by what it grew, not by its whole value.
 func TestCase_C25_CounterAcrossTheEnd(t *testing.T) {
-	acrossEnds(t, minutePanes, func(t *testing.T, s *site, end func()) {
+	acrossEnds(t, restartPanes, func(t *testing.T, s *site, end func()) {
 		s.mustWrite("c", 10_000, 100)
 		s.mustWrite("c", 50_000, 160)
 		end()
@@ -128,7 +128,7 @@ func TestCase_C25_CounterAcrossTheEnd(t *testing.T) {
 
 // TestCase_C31_LateAcrossTheEnd holds that what is late before an end is late after it.
 func TestCase_C31_LateAcrossTheEnd(t *testing.T) {
-	acrossEnds(t, minutePanes, func(t *testing.T, s *site, end func()) {
+	acrossEnds(t, restartPanes, func(t *testing.T, s *site, end func()) {
 		s.mustWrite("m", 50_000, 5)
 		s.mustWrite("m", 110_000, 7)
 		s.mustBarrier(120_000)
