@@ -17,6 +17,7 @@ build:
 # REQUIRE_PEERS=1 makes that a failure.
 test:
 	$(GO) test ./...
+	@for p in prometheus prometheus-node-exporter; do command -v $$p >/dev/null || echo "LEFT OUT: tests against a real Prometheus, because $$p is not installed (apt-get install $$p)"; done
 
 race:
 	$(GO) test -race -short $(RACE)

@@ -27,6 +27,8 @@ const (
 
 	memTableBytes = 32 << 20
 	maxOpenFiles  = 512
+	// Every start turns the WAL of the one before into a table, however little is in it. From so many on they are merged.
+	maxRestartTables = 8
 )
 
 // Options of Open. The zero value of each field means its default.

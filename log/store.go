@@ -213,6 +213,7 @@ func pebbleOptions(opts Options, guard *storeGuard) *pebble.Options {
 		MemTableSize:                memTableBytes,
 		MemTableStopWritesThreshold: 4,
 		MaxOpenFiles:                maxOpenFiles,
+		L0CompactionFileThreshold:   maxRestartTables,
 	}
 	for i := range po.Levels {
 		po.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.ZstdCompression }

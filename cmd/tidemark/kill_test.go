@@ -60,7 +60,7 @@ func TestL1_KilledTwentyTimes(t *testing.T) {
 		if t.Failed() {
 			t.FailNow()
 		}
-		p = s.serve()
+		p = s.serve(fmt.Sprintf("--projection.workers=%d", 1+rng.IntN(4)))
 		if rng.IntN(4) == 0 {
 			continue // the next one may hit the recovery itself
 		}

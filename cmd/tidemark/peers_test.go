@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,6 +58,7 @@ func TestPeers(t *testing.T) {
 	t.Run("warm", func(t *testing.T) { c.t = t; c.warm() })
 	t.Run("counts", func(t *testing.T) { c.t = t; c.counts(from) })
 	t.Run("upstream", func(t *testing.T) { c.t = t; c.upstream() })
+	t.Run("promtool", func(t *testing.T) { c.t = t; c.promtool() })
 	for _, result := range []string{"conflict", "late_dropped", "late_uncorrectable"} {
 		if n := s.metric(fmt.Sprintf(`tidemark_pane_samples_total{result=%q}`, result)); n != 0 {
 			t.Errorf("%g samples ended as %s", n, result)
@@ -65,6 +67,7 @@ func TestPeers(t *testing.T) {
 	if lost := p.metric("prometheus_remote_storage_samples_failed_total"); lost != 0 {
 		t.Errorf("Prometheus gave up %.0f samples", lost)
 	}
+	t.Run("alone", func(t *testing.T) { c.t = t; c.alone() })
 	s.stop(service)
 	t.Run("log", func(t *testing.T) { c.t = t; c.log(from) })
 }
@@ -280,6 +283,52 @@ func (c *comparison) upstream() {
 	const head = `{"status":"error","errorType":"bad_data","error":"`
 	if got.code != want.code || !strings.HasPrefix(got.body, head) || !strings.HasPrefix(want.body, head) || got.header.Get("X-Tidemark-Route") != "" {
 		c.t.Errorf("sum(: here %d %s, there %d %s", got.code, got.body, want.code, want.body)
+	}
+}
+
+// promtool asks both sides through Prometheus' own command.
+func (c *comparison) promtool() {
+	run := func(args ...string) []string {
+		c.t.Helper()
+		out, err := exec.Command("promtool", append([]string{"query"}, args...)...).Output()
+		if err != nil {
+			c.t.Fatalf("promtool query %v: %v", args, err)
+		}
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		slices.Sort(lines)
+		return lines
+	}
+	at, begin := seconds(c.to), seconds(c.to-15_000)
+	for _, args := range [][]string{
+		{"instant", "--time=" + at, "%s", "up"},
+		{"instant", "--time=" + at, "%s", `sum by (job) (scrape_samples_scraped)`},
+		{"instant", "--time=" + at, "%s", `go_threads`}, // by way of the upstream
+		{"range", "--start=" + begin, "--end=" + at, "--step=5s", "%s", "process_resident_memory_bytes"},
+		{"series", "--match=up", "--match=node_load1", "%s"},
+		{"labels", "%s", "job"},
+	} {
+		ask := func(url string) []string {
+			with := slices.Clone(args)
+			with[slices.Index(with, "%s")] = url
+			return run(with...)
+		}
+		if got, want := ask(c.s.url()), ask(c.p.url); !slices.Equal(got, want) || len(want) == 0 {
+			c.t.Errorf("promtool query %v:\nhere  %q\nthere %q", args, got, want)
+		}
+	}
+}
+
+// alone holds that panes answer on when the upstream is gone, and that what they cannot answer is an error and no empty success.
+func (c *comparison) alone() {
+	at := seconds(c.to)
+	before := c.s.must(http.MethodGet, "/api/v1/query", "query", "up", "time", at)
+	c.p.prometheus.kill()
+	if after := c.s.must(http.MethodGet, "/api/v1/query", "query", "up", "time", at); after.body != before.body || after.header.Get("X-Tidemark-Route") != "warm" {
+		c.t.Errorf("without the upstream: %d %s\nwith it: %s", after.code, after.body, before.body)
+	}
+	if r := c.s.must(http.MethodGet, "/api/v1/query", "query", "go_threads", "time", at); r.code/100 != 5 ||
+		!strings.Contains(r.body, `"status":"error"`) || !strings.Contains(r.body, c.p.url) || r.header.Get("X-Tidemark-Route") != "" {
+		c.t.Errorf("without the upstream: %d %s", r.code, r.body)
 	}
 }
 

@@ -22,8 +22,11 @@ import (
 	"tidemark/projections/query/oracle"
 )
 
-// peerPrograms are what the test with peers needs, by the Debian packages that have them.
-var peerPrograms = []string{"prometheus", "prometheus-node-exporter"}
+// What the test with peers needs, and the Debian packages that have it.
+var (
+	peerPrograms = []string{"prometheus", "promtool", "prometheus-node-exporter"}
+	peerPackages = "prometheus prometheus-node-exporter"
+)
 
 // requirePeers leaves the test out where a program is missing, and says what to install; with REQUIRE_PEERS=1 that is a failure.
 func requirePeers(t *testing.T) {
@@ -33,7 +36,7 @@ func requirePeers(t *testing.T) {
 			if os.Getenv("REQUIRE_PEERS") != "" {
 				t.Fatalf("REQUIRE_PEERS is set, and %v", err)
 			}
-			t.Skipf("LEFT OUT: no test against a real Prometheus, because %v; to run it: apt-get install %s", err, strings.Join(peerPrograms, " "))
+			t.Skipf("LEFT OUT: no test against a real Prometheus, because %v; to run it: apt-get install %s", err, peerPackages)
 		}
 	}
 }

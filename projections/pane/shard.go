@@ -569,8 +569,11 @@ func (s *Shard) replan(b *log.Plan) {
 		}
 	}
 	for _, page := range s.slots {
+		if page == nil {
+			continue
+		}
 		for i := range page {
-			if page != nil && page[i] == unwanted {
+			if page[i] == unwanted {
 				page[i] = 0
 			}
 		}

@@ -87,8 +87,11 @@ func (c *Counts) fields() [9]*uint64 {
 func (s *Shard) encodeUnwanted(e *encoder) {
 	var refs []uint64
 	for p, page := range s.slots {
+		if page == nil {
+			continue
+		}
 		for i := range page {
-			if page != nil && page[i] == unwanted {
+			if page[i] == unwanted {
 				refs = append(refs, uint64(p*slotPage+i)*Shards+uint64(s.id))
 			}
 		}
@@ -223,7 +226,7 @@ func (s *Shard) decodeStreams(d *decoder, p *plan.Plan) error {
 
 // slotOf is slot for references that come from bytes: those of another shard, or beyond any that a log can hold, fail.
 func (s *Shard) slotOf(d *decoder, ref uint64) *int32 {
-	const maxRef = 1 << 36 // pages for more would not fit in memory
+	const maxRef = 1 << 32 // pages for more would not fit in memory
 	if ref == 0 || ref > maxRef || int(ref%Shards) != s.id {
 		d.fail("series of another shard")
 		return new(int32)

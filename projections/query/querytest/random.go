@@ -224,7 +224,8 @@ func (g *Generator) vector(depth int) string {
 	case 4:
 		return fmt.Sprintf("quantile%s (%s, %s)", g.grouping(), g.pick("0.5", "0.9", "2", "-1", "NaN"), in())
 	case 5:
-		return fmt.Sprintf("count_values%s (\"v\", %s)", g.grouping(), in())
+		// Rounded, because the label that it makes shows every bit of a value.
+		return fmt.Sprintf("count_values%s (\"v\", round(%s))", g.grouping(), in())
 	case 6, 7:
 		return fmt.Sprintf("(%s) %s %s(%s)", in(), g.pick("+", "-", "*", "/", "%", "==", "> bool", "<"), g.matching(), in())
 	case 8:
