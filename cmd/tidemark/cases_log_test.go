@@ -14,7 +14,7 @@ import (
 )
 
 func TestCase_B08_CheckpointNewerThanTheLog(t *testing.T) {
-	v := startService(t, setup{dir: t.TempDir(), config: minutePanes})
+	v := startService(t, setup{dir: t.TempDir(), config: panesOfAMinute})
 	v.send(sent{`m`, 1000, 1})
 	v.mustStop()
 	data := filepath.Join(v.setup.dir, "data")
@@ -52,7 +52,7 @@ func TestCase_B08_CheckpointNewerThanTheLog(t *testing.T) {
 }
 
 func TestCase_B09_CheckpointOlderThanTheLog(t *testing.T) {
-	v := startService(t, wipeable(t, setup{config: minutePanes, flags: []string{"--projection.checkpoint-interval=-1s"}}))
+	v := startService(t, wipeable(t, setup{config: panesOfAMinute, flags: []string{"--projection.checkpoint-interval=-1s"}}))
 	for n := range int64(300) {
 		v.send(sent{`m{i="a"}`, 400 * (n + 1), 1})
 		if n == 60 {
@@ -80,7 +80,7 @@ func TestCase_B09_CheckpointOlderThanTheLog(t *testing.T) {
 
 func TestCase_B21_WallClockGoesBack(t *testing.T) {
 	c := newClock(100_000_000)
-	v := startService(t, setup{config: minutePanes, around: surroundings{now: c.now, monotonic: c.monotonic}})
+	v := startService(t, setup{config: panesOfAMinute, around: surroundings{now: c.now, monotonic: c.monotonic}})
 	first := v.headSeq()
 	for i := range int64(15) {
 		switch i {
@@ -113,7 +113,7 @@ func TestCase_B21_WallClockGoesBack(t *testing.T) {
 }
 
 func TestCase_B23_VeryLargeRequest(t *testing.T) {
-	v := startService(t, wipeable(t, setup{config: minutePanes}))
+	v := startService(t, wipeable(t, setup{config: panesOfAMinute}))
 	// 400,000 samples of 20,000 series, about 30 MiB.
 	large := func(pad int) []remotewrite.Series {
 		out := make([]remotewrite.Series, 20_000)
@@ -144,7 +144,7 @@ func TestCase_B23_VeryLargeRequest(t *testing.T) {
 }
 
 func TestCase_B32_CleanStopKeepsOpenBuckets(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	v.send(sent{`m`, 1000, 1}, sent{`m`, 2000, 1}, sent{`m`, 3000, 1})
 	v.mustStop()
 	v = startService(t, v.setup)

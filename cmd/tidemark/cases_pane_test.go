@@ -9,7 +9,7 @@ import (
 )
 
 func TestCase_C01_FirstBatchSpansSeveralWindows(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	check := func() {
 		t.Helper()
 		for at, want := range map[int64]map[string]float64{60_000: {`{i="a"}`: 1}, 120_000: {}, 180_000: {`{i="a"}`: 1}} {
@@ -34,7 +34,7 @@ func TestCase_C01_FirstBatchSpansSeveralWindows(t *testing.T) {
 }
 
 func TestCase_C02_OneFastClockMakesNothingLate(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	now := time.Now().UnixMilli()
 	next := (now/60_000 + 2) * 60_000 // an end that all honest samples are before
 	for s := now - 60_000; s <= now; s += 10_000 {
@@ -62,7 +62,7 @@ func TestCase_C02_OneFastClockMakesNothingLate(t *testing.T) {
 
 func TestCase_C04_WatermarkInOtherUnits(t *testing.T) {
 	const start = int64(1_699_999_999_000)
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	v.send(sent{`m{i="a"}`, start, 1})
 	if o := v.barrier(start); o.Closed != 0 || o.Complete != start {
 		t.Fatalf("%+v", o)
@@ -99,7 +99,7 @@ func TestCase_C04_WatermarkInOtherUnits(t *testing.T) {
 }
 
 func TestCase_C06_WatermarkGoesBack(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	v.send(sent{`m{i="a"}`, 1000, 1}, sent{`m{i="b"}`, 119_000, 1})
 	steps := []struct{ at, want, closed int64 }{{120_000, 120_000, 2}, {60_000, 120_000, 0}, {120_000, 120_000, 0}, {120_001, 120_001, 0}}
 	for _, s := range steps {
@@ -140,7 +140,7 @@ func TestCase_C09_LastWindowClosesWithoutMoreData(t *testing.T) {
 	t.Run("idle", func(t *testing.T) {
 		c := newClock(1_000_000)
 		v := startService(t, setup{
-			config: minutePanes + "timers: {idle_timeout: 2s, idle_grace: 1s, open_grace: 1s}\n",
+			config: panesOfAMinute + "timers: {idle_timeout: 2s, idle_grace: 1s, open_grace: 1s}\n",
 			around: surroundings{now: c.now, monotonic: c.monotonic},
 		})
 		v.send(manySeries(1000, 30_000)...)
@@ -161,7 +161,7 @@ func TestCase_C09_LastWindowClosesWithoutMoreData(t *testing.T) {
 		}
 	})
 	t.Run("barrier", func(t *testing.T) {
-		v := startService(t, setup{config: minutePanes})
+		v := startService(t, setup{config: panesOfAMinute})
 		v.send(manySeries(1000, 30_000)...)
 		if o := v.barrier(60_000); o.Closed != 1000 {
 			t.Errorf("%+v", o)
@@ -174,7 +174,7 @@ func TestCase_C09_LastWindowClosesWithoutMoreData(t *testing.T) {
 }
 
 func TestCase_C11_BarrierCoversAcknowledgedWrites(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	for round := range int64(4) {
 		from := round * 60_000
 		var wg sync.WaitGroup
@@ -245,7 +245,7 @@ materializations:
 }
 
 func TestCase_C21_C23_C27_Counters(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	all := []sent{
 		{`c{i="reset"}`, 15_000, 10}, {`c{i="reset"}`, 30_000, 100}, {`c{i="reset"}`, 45_000, 5}, {`c{i="reset"}`, 60_000, 30},
 		{`c{i="two"}`, 10_000, 100}, {`c{i="two"}`, 50_000, 160}, {`c{i="two"}`, 70_000, 200}, {`c{i="two"}`, 110_000, 260},
@@ -269,7 +269,7 @@ func TestCase_C21_C23_C27_Counters(t *testing.T) {
 
 func TestCase_C25_CounterAcrossACrash(t *testing.T) {
 	run := func(t *testing.T, crash bool) string {
-		v := startService(t, wipeable(t, setup{config: minutePanes}))
+		v := startService(t, wipeable(t, setup{config: panesOfAMinute}))
 		v.send(sent{`c`, 10_000, 100}, sent{`c`, 50_000, 160})
 		if crash {
 			v = v.crash()
@@ -329,7 +329,7 @@ correction_horizon: 0s
 
 func TestCase_C31_LateStaysLateAfterACrash(t *testing.T) {
 	run := func(t *testing.T, crash bool) string {
-		v := startService(t, wipeable(t, setup{config: minutePanes + "correction_horizon: 0s\n"}))
+		v := startService(t, wipeable(t, setup{config: panesOfAMinute + "correction_horizon: 0s\n"}))
 		v.send(sent{`m`, 1000, 1})
 		v.barrier(120_000)
 		if crash {

@@ -8,7 +8,7 @@ import (
 )
 
 func TestCase_A01_TooLateIsNeverAServerError(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	v.send(sent{`m{i="a"}`, 2000, 7})
 	v.send(sent{`m{i="a"}`, 1_200_000, 1})
 	v.barrier(1_200_000)
@@ -27,7 +27,7 @@ func TestCase_A01_TooLateIsNeverAServerError(t *testing.T) {
 }
 
 func TestCase_A04_A05_OneSeriesForOneLabelSet(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	// Labels unsorted, sorted, and with an empty value, as they may come on the wire.
 	unsorted := labelPairs{{"_id", "test"}, {"__name__", "m"}}
 	v.sendRaw(unsorted, 1000, 1)
@@ -38,7 +38,7 @@ func TestCase_A04_A05_OneSeriesForOneLabelSet(t *testing.T) {
 }
 
 func TestCase_A09_A12_A14_FirstValueStands(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	a := []sent{{`m{i="a"}`, 1000, 1}, {`m{i="a"}`, 2000, 2}, {`m{i="a"}`, 3000, 3}}
 	for range 6 {
 		v.send(a...)
@@ -65,7 +65,7 @@ func TestCase_A09_A12_A14_FirstValueStands(t *testing.T) {
 }
 
 func TestCase_A15_A17_MarkersAndNaN(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	all := []sent{
 		{`m{i="s"}`, 15_000, 1}, {`m{i="s"}`, 30_000, stale}, {`m{i="s"}`, 45_000, 3},
 		{`m{i="a"}`, 15_000, 1}, {`m{i="a"}`, 30_000, math.NaN()}, {`m{i="a"}`, 45_000, 3},
@@ -82,7 +82,7 @@ func TestCase_A15_A17_MarkersAndNaN(t *testing.T) {
 }
 
 func TestCase_A48_GroupsDoNotCollide(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	var vectors [][2]string
 	for _, sep := range []string{";", ",", "|", "\x00", "ÿ"} {
 		vectors = append(vectors, [2]string{"a" + sep + "b", "c"}, [2]string{"a", "b" + sep + "c"})
@@ -96,7 +96,7 @@ func TestCase_A48_GroupsDoNotCollide(t *testing.T) {
 }
 
 func TestCase_A53_OrderOfArrivalDoesNotMatter(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	for round := range 10 {
 		i := fmt.Sprintf(`c{round="%d"}`, round)
 		one := []sent{{i, 10_000, 1}, {i, 20_000, 2}}

@@ -31,7 +31,7 @@ func TestFailingCheckpoint(t *testing.T) {
 }
 
 func failingCheckpoint(t *testing.T, suffix string) {
-	s := wipeable(t, setup{config: minutePanes, flags: []string{"--projection.checkpoint-interval=64ms"}})
+	s := wipeable(t, setup{config: panesOfAMinute, flags: []string{"--projection.checkpoint-interval=64ms"}})
 	mem := s.around.viewsFS
 	var fails *errorfs.Toggle
 	s.around.viewsFS, fails = broken(mem, suffix)
@@ -81,7 +81,7 @@ func failingCheckpoint(t *testing.T, suffix string) {
 
 // What cannot be written to the views is bounded: beyond it writes wait at their senders.
 func TestUnwrittenBucketsAreBounded(t *testing.T) {
-	s := wipeable(t, setup{config: minutePanes, flags: []string{"--projection.checkpoint-interval=64ms"}})
+	s := wipeable(t, setup{config: panesOfAMinute, flags: []string{"--projection.checkpoint-interval=64ms"}})
 	var fails *errorfs.Toggle
 	s.around.viewsFS, fails = broken(s.around.viewsFS, ".sst")
 	s.opened = func(n *node) { n.gate.maxWaiting = 1000 }
@@ -105,7 +105,7 @@ func TestUnwrittenBucketsAreBounded(t *testing.T) {
 // A projection that stops takes the service down with it neither: writes are taken, and whoever needs the fold is told. It
 // is the same after a restart, as the fold is.
 func TestStoppedProjection(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	v.send(sent{`m`, 1000, 1})
 	v.barrier(60_000)
 	// A plan that does not decode.
@@ -151,7 +151,7 @@ func TestStoppedProjection(t *testing.T) {
 func TestPoisonedLog(t *testing.T) {
 	for _, call := range []string{"write", "barrier"} {
 		t.Run(call, func(t *testing.T) {
-			s := wipeable(t, setup{config: minutePanes})
+			s := wipeable(t, setup{config: panesOfAMinute})
 			mem := s.around.logFS
 			var fails *errorfs.Toggle
 			s.around.logFS, fails = broken(mem, ".log")

@@ -54,7 +54,7 @@ func (v *hosted) setFree(d *disk, n uint64) {
 func TestG2_ResumeAfterRefusal(t *testing.T) {
 	c, d := newClock(100_000_000), &disk{}
 	d.free.Store(1 << 40)
-	v := startService(t, setup{config: minutePanes, around: surroundings{now: c.now, monotonic: c.monotonic, freeBytes: d.bytes}})
+	v := startService(t, setup{config: panesOfAMinute, around: surroundings{now: c.now, monotonic: c.monotonic, freeBytes: d.bytes}})
 	v.send(sent{`m`, 1000, 1})
 	for _, refused := range []time.Duration{999 * time.Millisecond, time.Second, 10 * time.Minute} {
 		before := v.headSeq()
@@ -98,7 +98,7 @@ func TestG2_ResumeAfterRefusal(t *testing.T) {
 func TestG2_NoTickWhileRefused(t *testing.T) {
 	c, d := newClock(100_000_000), &disk{}
 	d.free.Store(1 << 40)
-	v := startService(t, setup{config: minutePanes, around: surroundings{now: c.now, monotonic: c.monotonic, freeBytes: d.bytes}})
+	v := startService(t, setup{config: panesOfAMinute, around: surroundings{now: c.now, monotonic: c.monotonic, freeBytes: d.bytes}})
 	v.send(sent{`m`, 1000, 1})
 	v.setFree(d, 0)
 	if code := v.sendFor(sent{`m`, 2000, 1}); code != 503 {
@@ -132,7 +132,7 @@ func TestG2_NoTickWhileRefused(t *testing.T) {
 func TestDowntimeThenBacklog(t *testing.T) {
 	const start = int64(1_700_000_000_000)
 	c := newClock(start)
-	v := startService(t, setup{config: minutePanes, around: surroundings{now: c.now, monotonic: c.monotonic}})
+	v := startService(t, setup{config: panesOfAMinute, around: surroundings{now: c.now, monotonic: c.monotonic}})
 	for k := range int64(20) {
 		v.send(sent{`m{i="a"}`, start + k*1000, 1}, sent{`m{i="b"}`, start + k*1000, 1})
 		c.pass(time.Second)
@@ -169,7 +169,7 @@ func TestDowntimeThenBacklog(t *testing.T) {
 
 // A barrier far ahead costs what is open, and what is written later is aggregated as usual, also after a restart.
 func TestFarFutureBarriers(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	now := time.Now().UnixMilli()
 	end := int64(60_000)
 	for round, at := range []int64{math.MaxInt64, math.MaxInt64 - 1, now * 1000, now * 1_000_000, 1 << 60} {
@@ -212,7 +212,7 @@ func TestFarFutureBarriers(t *testing.T) {
 // A barrier while writers run: all that was acknowledged before the call is in the first answer after it, and what comes
 // meanwhile, of series that come meanwhile, disturbs nothing.
 func TestBarrierWhileWritersRun(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	const writers, rounds = 2, 40
 	var (
 		window  sync.RWMutex // held for reading while a sample of the window is sent
@@ -261,7 +261,7 @@ func TestBarrierWhileWritersRun(t *testing.T) {
 
 // P5 and the door's counters, as /metrics shows them.
 func TestConservation(t *testing.T) {
-	v := startService(t, setup{config: minutePanes + "correction_horizon: 2m\n"})
+	v := startService(t, setup{config: panesOfAMinute + "correction_horizon: 2m\n"})
 	check := func(v *hosted, door bool) {
 		t.Helper()
 		m := v.numbers()
@@ -309,7 +309,7 @@ func TestConservation(t *testing.T) {
 
 // G1: drain closes everything and seals: writes get 409, queries go on, and the next start lifts the seal.
 func TestG1_DrainSealsUntilTheNextStart(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	v.send(sent{`m{i="a"}`, 1000, 1}, sent{`m{i="b"}`, 30_000, 2})
 	v.wantMiss(`sum(sum_over_time(m[1m]))`, 60_000, "unpublished")
 	o := v.drain()
@@ -393,7 +393,7 @@ func (h *held) hold(t *testing.T) func(*node) {
 // miss for want of a materialization.
 func TestReadyWithThePlanInForce(t *testing.T) {
 	h := &held{pass: make(chan struct{})}
-	v, err := openService(t, setup{config: minutePanes, opened: h.hold(t)})
+	v, err := openService(t, setup{config: panesOfAMinute, opened: h.hold(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +410,7 @@ func TestReadyWithThePlanInForce(t *testing.T) {
 }
 
 func TestCase_B17_LongReplay(t *testing.T) {
-	v := startService(t, wipeable(t, setup{config: minutePanes, flags: []string{"--projection.checkpoint-interval=-1s"}}))
+	v := startService(t, wipeable(t, setup{config: panesOfAMinute, flags: []string{"--projection.checkpoint-interval=-1s"}}))
 	const requests, each = 2000, 100
 	for r := range int64(requests) {
 		ss := make([]sent, each)

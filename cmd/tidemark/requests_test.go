@@ -46,7 +46,7 @@ func TestRequestsStop(t *testing.T) {
 func TestStopWhileABarrierWaits(t *testing.T) {
 	t.Parallel() // it waits for the patience of a stop
 	h := &held{pass: make(chan struct{})}
-	v, err := openService(t, setup{config: minutePanes, opened: h.hold(t)})
+	v, err := openService(t, setup{config: panesOfAMinute, opened: h.hold(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

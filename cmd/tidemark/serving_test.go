@@ -249,8 +249,8 @@ func (v *hosted) sendFor(samples ...sent) int {
 	return 0
 }
 
-// minutePanes plans panes of a minute over m and c, and of five minutes where the names say so.
-const minutePanes = `
+// panesOfAMinute plans panes of a minute over m and c, and of five minutes where the names say so.
+const panesOfAMinute = `
 materializations:
   - {name: m_sum, expr: "sum_over_time(m[1m])", every: 1m}
   - {name: c_rate, expr: "rate(c[1m])", every: 1m}
@@ -258,7 +258,7 @@ materializations:
 
 // The service starts, takes a write, closes a bucket at a barrier, answers from it, and ends in order.
 func TestService(t *testing.T) {
-	v := startService(t, setup{config: minutePanes})
+	v := startService(t, setup{config: panesOfAMinute})
 	v.send(sent{`m{i="a"}`, 1000, 1}, sent{`m{i="a"}`, 2000, 2}, sent{`m{i="b"}`, 60_000, 5})
 	v.wantMiss(`sum_over_time(m[1m])`, 60_000, "unpublished")
 	o := v.barrier(60_000)
