@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
@@ -207,7 +208,7 @@ func without(v parser.Value, out map[int64]bool) parser.Value {
 func (c *comparison) counts(from int64) {
 	names := make(map[string]int)
 	for _, s := range c.series {
-		names[s.Labels.Get(labels.MetricName)]++
+		names[s.Labels.Get(model.MetricNameLabel)]++
 	}
 	samples := 0.0
 	for name := range names {

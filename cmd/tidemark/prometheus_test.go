@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
@@ -184,7 +185,7 @@ func (p *peers) samples(from, to int64) []oracle.Series {
 	}
 	scrapes := make(map[string][]int64) // by target
 	for _, s := range out.Value.(promql.Matrix) {
-		if s.Metric.Get(labels.MetricName) == "up" {
+		if s.Metric.Get(model.MetricNameLabel) == "up" {
 			for _, f := range s.Floats {
 				scrapes[target(s.Metric)] = append(scrapes[target(s.Metric)], f.T)
 			}
