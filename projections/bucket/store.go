@@ -57,6 +57,15 @@ type Store struct {
 // Open opens the store in dir, or creates it. identity names the log that is folded into it: ErrOtherLog if the store was
 // made for another one, ErrVersion if it has another format, ErrDamaged if its files do not fit together.
 func Open(dir string, identity []byte, opts Options) (*Store, error) {
+	return openStore(dir, identity, opts, &pebble.Options{})
+}
+
+// OpenReadOnly opens an existing store, with the errors of Open, and changes nothing on disk: Commit fails.
+func OpenReadOnly(dir string, identity []byte, opts Options) (*Store, error) {
+	return openStore(dir, identity, opts, &pebble.Options{ReadOnly: true})
+}
+
+func openStore(dir string, identity []byte, opts Options, po *pebble.Options) (*Store, error) {
 	if opts.FS == nil {
 		opts.FS = vfs.Default
 	}
@@ -69,12 +78,10 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 	s := &Store{}
 	cache := pebble.NewCache(opts.CacheBytes)
 	defer cache.Unref()
-	po := &pebble.Options{
-		FS: opts.FS, Cache: cache, DisableWAL: true,
-		FormatMajorVersion: pebble.FormatNewest,
-		MemTableSize:       defaultMemTableBytes,
-		Logger:             &storeLogger{store: s, logger: opts.Logger},
-	}
+	po.FS, po.Cache, po.DisableWAL = opts.FS, cache, true
+	po.FormatMajorVersion = pebble.FormatNewest
+	po.MemTableSize = defaultMemTableBytes
+	po.Logger = &storeLogger{store: s, logger: opts.Logger}
 	db, err := pebble.Open(dir, po)
 	if Damaged(err) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, dir, err)
@@ -83,7 +90,7 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 		return nil, fmt.Errorf("bucket: open %s: %w", dir, err)
 	}
 	s.db = db
-	if err := s.checkMeta(identity); err != nil {
+	if err := s.checkMeta(identity, po.ReadOnly); err != nil {
 		if Damaged(err) {
 			err = fmt.Errorf("%w: %s: %w", ErrDamaged, dir, err)
 		}
@@ -103,11 +110,15 @@ func Discard(dir string, opts Options) error {
 	return nil
 }
 
-// checkMeta writes the meta record of a new store and compares that of an old one.
-func (s *Store) checkMeta(identity []byte) error {
+// checkMeta writes the meta record of a new store and compares that of an old one. A store without one is empty: the record
+// is the first that is written, and a flush keeps the order.
+func (s *Store) checkMeta(identity []byte, readOnly bool) error {
 	want := append([]byte{storeVersion}, identity...)
 	v, closer, err := s.db.Get([]byte{keyMeta})
 	if errors.Is(err, pebble.ErrNotFound) {
+		if readOnly {
+			return nil
+		}
 		return s.db.Set([]byte{keyMeta}, want, pebble.NoSync)
 	}
 	if err != nil {
