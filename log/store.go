@@ -28,6 +28,8 @@ const (
 	lockFile    = "LOCK"
 	storeDir    = "store"
 	storeNewDir = "store.new"
+	repairDir   = "store.repair"
+	asidePrefix = "damaged-"
 
 	prefixEvent  = 'e'
 	prefixHash   = 'h'
@@ -86,6 +88,8 @@ func inspect(fs vfs.FS, dir string) (exists bool, note headNote, err error) {
 	exists = slices.Contains(names, storeDir)
 	if exists {
 		err = inspectStore(fs, dir)
+	} else if slices.Contains(names, repairDir) {
+		err = fmt.Errorf("log directory %s: %w", dir, ErrRepairing)
 	} else {
 		for _, name := range names {
 			switch name {
@@ -188,14 +192,14 @@ func createStore(opts Options, dir string, logger *pebbleLogger) error {
 	if err := fs.RemoveAll(path); err != nil {
 		return fmt.Errorf("remove %s: %w", path, err)
 	}
-	var seed [8]byte
-	if _, err := io.ReadFull(opts.Entropy, seed[:]); err != nil {
-		return fmt.Errorf("key of the series hash: %w", err)
+	seed, err := newSeed(opts)
+	if err != nil {
+		return err
 	}
 	po := pebbleOptions(opts, logger)
 	po.ErrorIfExists = true
-	m := meta{floor: 1, seed: binary.BigEndian.Uint64(seed[:])}
-	err := logger.guard(func() error {
+	m := meta{floor: 1, seed: seed}
+	err = logger.guard(func() error {
 		db, err := pebble.Open(path, po)
 		if err != nil {
 			return err
@@ -206,6 +210,15 @@ func createStore(opts Options, dir string, logger *pebbleLogger) error {
 		return fmt.Errorf("create log store %s: %w", path, err)
 	}
 	return fs.Rename(path, fs.PathJoin(dir, storeDir))
+}
+
+// newSeed draws the key of the series hash.
+func newSeed(opts Options) (uint64, error) {
+	var seed [8]byte
+	if _, err := io.ReadFull(opts.Entropy, seed[:]); err != nil {
+		return 0, fmt.Errorf("key of the series hash: %w", err)
+	}
+	return binary.BigEndian.Uint64(seed[:]), nil
 }
 
 func pebbleOptions(opts Options, logger *pebbleLogger) *pebble.Options {
