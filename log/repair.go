@@ -79,8 +79,8 @@ func (r *RepairReport) String() string {
 // replaces is moved to a directory beside it; nothing is deleted. It needs room for a copy of what is kept. progress, which may
 // be nil, is told how far the check and then the copy are.
 //
-// It fails, with nothing changed, when the log is locked, was written by a newer version, or is not a log. A repair that was
-// cut off is completed by the next.
+// It fails, with nothing changed, when the log is locked, was written by a newer version, is not a log, or when its first event
+// cannot be read, so that there is nothing to keep. A repair that was cut off is completed by the next.
 func Repair(dir string, opts Options, progress func(Seq)) (RepairReport, error) {
 	opts = opts.withDefaults()
 	if progress == nil {
@@ -230,15 +230,13 @@ func (r *repairer) fill(db *pebble.DB, found *salvage, m meta) error {
 		}
 		r.progress(seq)
 	}
+	r.count(found, c.next)
 	switch {
 	case c.next > m.floor:
 		r.end = headNote{seq: c.next - 1, hash: c.hash}
-	case !found.hasKey:
-		return corrupt(1, "neither the key of the log nor its first event can be read: there is no prefix to keep")
-	case m.floor > 1:
-		return corrupt(m.floor, "the first event cannot be read, and those before it were truncated: there is no prefix to keep")
+	case r.report.FirstLost > 0 || m.floor > 1 || !found.hasKey:
+		return corrupt(m.floor, "the first event cannot be read: there is no prefix to keep")
 	}
-	r.count(found, c.next)
 	return errors.Join(c.apply(), db.Flush())
 }
 

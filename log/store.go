@@ -237,6 +237,8 @@ func pebbleOptions(opts Options, logger *pebbleLogger) *pebble.Options {
 	}
 	po.EventListener = &pebble.EventListener{
 		BackgroundError: logger.backgroundError,
+		// Whoever reads a damaged table gets the error. The default would hand it to Fatalf besides, as if a write had failed.
+		DataCorruption: func(pebble.DataCorruptionInfo) {},
 	}
 	return po
 }
