@@ -139,6 +139,15 @@ func (p patient) checkRepaired(t *testing.T, fs *vfs.MemFS, what string, newIden
 	}
 }
 
+// overwrite changes a file so that it stays changed after a crash.
+func overwrite(t *testing.T, fs vfs.FS, name string, b []byte) {
+	t.Helper()
+	writeFile(t, fs, name, b)
+	if err := syncDir(fs, path.Dir(name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func isTable(name string) bool { return strings.HasSuffix(name, ".sst") }
 
 // TestRepair_FlippedBits: a bit flips anywhere in any table or WAL.
@@ -158,7 +167,7 @@ func TestRepair_FlippedBits(t *testing.T) {
 			b := readFile(t, fs, name)
 			at := (2*i + 1) * size / 48
 			b[at] ^= 0x20
-			writeFile(t, fs, name, b)
+			overwrite(t, fs, name, b)
 			what := fmt.Sprintf("%s, bit flipped at %d of %d", path.Base(name), at, size)
 			if _, err := Verify(testDir, Options{FS: fs}, nil); err == nil {
 				continue // in a part that is never read, such as a filter
@@ -341,10 +350,7 @@ func TestRepair_CrashEnumeration(t *testing.T) {
 	wal := newestWAL(t, p.fs)
 	b := readFile(t, p.fs, wal)
 	b[len(b)/2] ^= 4
-	writeFile(t, p.fs, wal, b)
-	if err := syncDir(p.fs, testDir+"/store"); err != nil {
-		t.Fatal(err)
-	}
+	overwrite(t, p.fs, wal, b)
 	damaged := contents(t, p.fs)
 	for _, percent := range []int{0, 50, 100} {
 		cam := &camera{fs: clone(p.fs), percent: percent, rng: rand.New(rand.NewPCG(3, uint64(percent))), promise: &promise{}, every: 1}
