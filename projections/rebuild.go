@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// paceSamples and paceEvents are how much is read between two looks at what the projection holds back.
+	// DefaultPace is the number of events that are read between two looks at what the projection holds back, and
+	// paceSamples the number of samples, whichever comes first.
+	DefaultPace = 1 << 13
 	paceSamples = 1 << 19
-	paceEvents  = 1 << 13
 	// DefaultHeldBytes is what a projection may hold back in memory before it is made to write it.
 	DefaultHeldBytes = 64 << 20
 )
@@ -36,18 +37,28 @@ type Writer interface {
 type ReplayOptions struct {
 	Writer    Writer                                // nil: what is folded stays in memory
 	HeldBytes int64                                 // default DefaultHeldBytes
+	Pace      int                                   // default DefaultPace
 	Observe   func(through log.Seq, samples uint64) // called after each batch, with the samples in it; may be nil
 }
 
+func (o ReplayOptions) withDefaults() ReplayOptions {
+	if o.HeldBytes <= 0 {
+		o.HeldBytes = DefaultHeldBytes
+	}
+	if o.Pace <= 0 {
+		o.Pace = DefaultPace
+	}
+	if o.Observe == nil {
+		o.Observe = func(log.Seq, uint64) {}
+	}
+	return o
+}
+
 // Replay folds the events after from up to and including through into a running projection, as fast as it can, and returns
-// when they are applied (R1). The memory that the projection holds back is bounded by HeldBytes and a few times paceSamples.
+// when they are applied (R1). With a Writer, the memory that the projection holds back is bounded by HeldBytes and what it
+// makes of a few times Pace.
 func Replay(ctx context.Context, history History, p Projection, from, through log.Seq, opts ReplayOptions) error {
-	if opts.HeldBytes <= 0 {
-		opts.HeldBytes = DefaultHeldBytes
-	}
-	if opts.Observe == nil {
-		opts.Observe = func(log.Seq, uint64) {}
-	}
+	opts = opts.withDefaults()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	looks := make(chan struct{}, 1)
@@ -61,7 +72,7 @@ func Replay(ctx context.Context, history History, p Projection, from, through lo
 			}
 		}
 	}()
-	err := replay(ctx, history, p, from, through, looks, opts.Observe)
+	err := opts.feed(ctx, history, p, from, through, looks)
 	close(looks)
 	if err != nil {
 		cancel(err) // the first cause stays
@@ -85,9 +96,11 @@ func (o *ReplayOptions) look(ctx context.Context) error {
 	return o.Writer.Checkpoint(ctx)
 }
 
-func replay(ctx context.Context, history History, p Projection, from, through log.Seq, looks chan<- struct{}, observe func(log.Seq, uint64)) error {
+// feed hands the events to the projection, and asks for a look now and then.
+func (o *ReplayOptions) feed(ctx context.Context, history History, p Projection, from, through log.Seq, looks chan<- struct{}) error {
 	reader := history.NewReader(from + 1)
-	var events, samples uint64 // since the last look
+	var events int // since the last look
+	var samples uint64
 	for at := from; at < through; {
 		batch, n, err := nextBatch(reader, int(min(batchEvents, through-at)))
 		if err != nil {
@@ -97,8 +110,8 @@ func replay(ctx context.Context, history History, p Projection, from, through lo
 			return fmt.Errorf("projection %s: %w", p.Name(), err)
 		}
 		at = batch[len(batch)-1].Seq
-		observe(at, n)
-		if events, samples = events+uint64(len(batch)), samples+n; events >= paceEvents || samples >= paceSamples {
+		o.Observe(at, n)
+		if events, samples = events+len(batch), samples+n; events >= o.Pace || samples >= paceSamples {
 			events, samples = 0, 0
 			select {
 			case looks <- struct{}{}: // waits while a look is under way and another is due: that is the bound

@@ -199,6 +199,30 @@ func (s *Store) State(shard int) (seq uint64, state []byte, ok bool, err error) 
 	return binary.BigEndian.Uint64(v), bytes.Clone(v[8:]), true, nil
 }
 
+// Newest returns the newest sequence that any checkpoint reflects; 0 if there is none.
+func (s *Store) Newest() (uint64, error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyCheckpoint}, UpperBound: []byte{keyCheckpoint + 1}})
+	if err != nil {
+		return 0, fmt.Errorf("bucket: read checkpoints: %w", err)
+	}
+	defer it.Close()
+	var newest uint64
+	for it.First(); it.Valid(); it.Next() {
+		v, err := it.ValueAndErr()
+		if err == nil && len(v) < 8 {
+			err = fmt.Errorf("%w: checkpoint of %d bytes", ErrDamaged, len(v))
+		}
+		if err != nil {
+			return 0, fmt.Errorf("bucket: read checkpoints: %w", err)
+		}
+		newest = max(newest, binary.BigEndian.Uint64(v))
+	}
+	if err := it.Error(); err != nil {
+		return 0, fmt.Errorf("bucket: read checkpoints: %w", err)
+	}
+	return newest, nil
+}
+
 // Bytes returns the size of the store's files.
 func (s *Store) Bytes() uint64 { return s.db.Metrics().DiskSpaceUsage() }
 
