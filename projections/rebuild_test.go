@@ -83,7 +83,9 @@ func TestReplayBoundsWhatIsHeld(t *testing.T) {
 	slow := &writer{held: 100, entered: make(chan struct{}), leave: make(chan error)}
 	p := newRecorder()
 	done := make(chan error, 1)
-	go func() { done <- Replay(t.Context(), l, p, 0, 2000, ReplayOptions{Writer: slow, HeldBytes: 100, Pace: 64}) }()
+	go func() {
+		done <- Replay(t.Context(), l, p, 0, 2000, ReplayOptions{Writer: slow, HeldBytes: 100, Pace: 64})
+	}()
 	for k := log.Seq(1); ; k++ {
 		select {
 		case <-slow.entered:

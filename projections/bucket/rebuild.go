@@ -66,13 +66,10 @@ func BeginRebuild(dir string, w Work, opts Options) (resumes bool, err error) {
 func DropRebuild(dir string, opts Options) error {
 	fs := opts.fs()
 	path := RebuildDir(dir)
-	// The note goes first: what is half removed must not be gone on with.
-	err := fs.Remove(fs.PathJoin(path, workFile))
-	switch {
-	case err == nil:
-		err = syncDir(fs, path)
-	case oserror.IsNotExist(err):
-		err = nil
+	var err error
+	if note := fs.PathJoin(path, workFile); exists(fs, note) {
+		// The note goes first: what is half removed must not be gone on with.
+		err = errors.Join(fs.Remove(note), syncDir(fs, path))
 	}
 	if err == nil {
 		err = fs.RemoveAll(path)
