@@ -29,7 +29,9 @@ type rebuild struct {
 	until      uint64 // 0: the end of the log
 	workers    int
 	verify     bool
-	now        func() time.Time
+
+	now   func() time.Time
+	write projections.ReplayOptions // when what is folded is written; zero but in tests
 }
 
 func newRebuild(app *kingpin.Application) command {
@@ -117,7 +119,9 @@ func (r *rebuild) foldInto(ctx context.Context, o *offline, through log.Seq, std
 			fmt.Fprintf(stderr, "going on after sequence %d\n", from)
 		}
 		line = newProgressLine(stderr, r.now, projections.NewMeter(from, through, r.now))
-		return projections.ReplayOptions{Writer: p, Observe: line.observe}
+		opts := r.write
+		opts.Writer, opts.Observe = p, line.observe
+		return opts
 	}
 	err = o.replay(ctx, store, through, foldMode{run: (*pane.Projection).Run, options: options}, look)
 	if line != nil {
