@@ -76,7 +76,6 @@ func TestOfflineToolsRefuseARunningService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := filesIn(t, fs, offlinePath)
 	for name, err := range map[string]error{
 		"digest":  digest(t.Context(), fs, offlinePath, "text", new(bytes.Buffer)),
 		"rebuild": (&rebuild{fs: fs, path: offlinePath, now: fixedTime}).run(t.Context(), new(bytes.Buffer), new(bytes.Buffer)),
@@ -86,7 +85,9 @@ func TestOfflineToolsRefuseARunningService(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	wantSameFiles(t, before, filesIn(t, fs, offlinePath))
+	if names, err := fs.List(offlinePath); err != nil || len(names) != 2 {
+		t.Errorf("left behind: %v, %v", names, err)
+	}
 	if err := g.stop(); err != nil {
 		t.Fatal(err)
 	}
