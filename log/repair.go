@@ -60,7 +60,11 @@ func (r *RepairReport) String() string {
 		b.WriteString("Lost: no event that is known of.\n")
 	default:
 		fmt.Fprintf(&b, "Lost: sequences %d to %d, %d events. ", r.FirstLost, r.LastLost, n)
-		fmt.Fprintf(&b, "%d of them can still be read, with %d samples; what the other %d hold is unknown.\n", r.Readable, r.ReadableSamples, n-r.Readable)
+		fmt.Fprintf(&b, "%d of them can still be read, with %d samples", r.Readable, r.ReadableSamples)
+		if n > r.Readable {
+			fmt.Fprintf(&b, "; what the other %d held is unknown", n-r.Readable)
+		}
+		b.WriteString(".\n")
 	}
 	b.WriteString("Events of the last second before the damage may be missing without a trace.\n")
 	if r.HeadUnknown {

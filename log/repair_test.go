@@ -160,12 +160,13 @@ func TestRepair_FlippedBits(t *testing.T) {
 		t.Fatalf("files: %v", places)
 	}
 	kept := map[int]int{}
+	var behind uint64 // events that were read behind damage in a WAL
 	for _, name := range places {
 		size := len(readFile(t, p.fs, name))
-		for i := range 24 {
+		for i := range 12 {
 			fs := clone(p.fs)
 			b := readFile(t, fs, name)
-			at := (2*i + 1) * size / 48
+			at := (2*i + 1) * size / 24
 			b[at] ^= 0x20
 			overwrite(t, fs, name, b)
 			what := fmt.Sprintf("%s, bit flipped at %d of %d", path.Base(name), at, size)
@@ -178,10 +179,13 @@ func TestRepair_FlippedBits(t *testing.T) {
 			}
 			report := p.check(t, fs, what)
 			kept[int(report.Kept.Head)]++
+			if !isTable(name) {
+				behind += report.Readable
+			}
 		}
 	}
-	if len(kept) < 10 || kept[0] > 8 {
-		t.Errorf("the prefixes have only these lengths: %v", kept)
+	if len(kept) < 10 || kept[0] > 4 || behind == 0 {
+		t.Errorf("the prefixes have only these lengths: %v; %d events read behind damage", kept, behind)
 	}
 	t.Log(kept)
 }
@@ -358,8 +362,11 @@ func TestRepair_CrashEnumeration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		refusals, repairs := map[string]int{}, 0
-		for _, im := range cam.images {
+		refusals, sound, repairs := map[string]int{}, 0, 0
+		for i, im := range cam.images {
+			if i%7 != 0 && strings.Contains(im.op, repairDir+"/") {
+				continue // the copy is being made, and nothing else has happened
+			}
 			fs := clone(im.fs)
 			l, err := Open(testDir, Options{FS: clone(fs)})
 			switch {
@@ -382,7 +389,9 @@ func TestRepair_CrashEnumeration(t *testing.T) {
 			if report.Kept.Head != whole.Kept.Head || report.Kept.Samples != whole.Kept.Samples {
 				t.Fatalf("crash at %s: %+v, not %+v", im.op, report.Kept, whole.Kept)
 			}
-			if report.Damage != "" {
+			if report.Damage == "" {
+				sound++
+			} else {
 				repairs++
 				if report.FirstLost != whole.FirstLost || report.LastLost != whole.LastLost {
 					t.Errorf("crash at %s: lost %d to %d", im.op, report.FirstLost, report.LastLost)
@@ -392,8 +401,8 @@ func TestRepair_CrashEnumeration(t *testing.T) {
 			p.checkRepaired(t, fs, im.op, false)
 		}
 		t.Logf("%d%%: %d images, refused %v, repaired again %d", percent, len(cam.images), refusals, repairs)
-		if refusals["repairing"] == 0 || refusals["damaged"] == 0 || repairs == len(cam.images) && percent == 100 {
-			t.Errorf("the images do not cover the exchange: %v, %d", refusals, repairs)
+		if refusals["repairing"] == 0 || refusals["damaged"] == 0 || percent == 100 && sound == 0 {
+			t.Errorf("the images do not cover the exchange: %v, %d sound", refusals, sound)
 		}
 	}
 }

@@ -8,17 +8,20 @@ package log
 
 import (
 	"bytes"
+	"cmp"
 	"container/heap"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/batchrepr"
+	"github.com/cockroachdb/pebble/v2/record"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/wal"
@@ -94,7 +97,7 @@ func (s *salvage) entries(prefix byte, use func(key, value []byte) error) error 
 		}
 	}
 	for _, w := range s.wals {
-		r := walSource{reader: w.OpenForRead()}
+		r := newWALSource(w)
 		var err error
 		for err == nil {
 			err = r.batch(func(key, value []byte) error {
@@ -121,7 +124,7 @@ func (s *salvage) start() {
 		t.close()
 	}
 	for _, w := range s.wals {
-		s.add(&walSource{reader: w.OpenForRead()}, 0)
+		s.add(newWALSource(w), 0)
 	}
 }
 
@@ -336,9 +339,17 @@ func (t *tableSource) close() {
 	t.it, t.reader = nil, nil
 }
 
-// walSource reads one WAL: first to last batch, as they were written.
+// walBlock is the size of the blocks of a WAL. A chunk never crosses them, so that reading may begin at any.
+const walBlock = 32 << 10
+
+// walSource reads one WAL: first to last batch, as they were written, and beyond what is damaged.
 type walSource struct {
-	reader wal.Reader
+	fs     vfs.FS
+	path   string
+	num    uint64
+	file   vfs.File
+	reader *record.Reader // of the blocks from base on
+	base   int64
 	buf    bytes.Buffer
 	queue  []walEvent // of the batch that was read last
 }
@@ -346,6 +357,61 @@ type walSource struct {
 type walEvent struct {
 	seq Seq
 	raw []byte
+}
+
+func newWALSource(w wal.LogicalLog) *walSource {
+	fs, path := w.SegmentLocation(0) // without failover there is no other
+	return &walSource{fs: fs, path: path, num: uint64(w.Num)}
+}
+
+// newRecordReader infers the type of a WAL's number, which Pebble keeps to itself.
+func newRecordReader[N ~uint64](make func(io.Reader, N) *record.Reader, r io.Reader, num uint64) *record.Reader {
+	return make(r, N(num))
+}
+
+// record reads the next record into buf.
+func (w *walSource) record() error {
+	if w.file == nil {
+		var err error
+		if w.file, err = w.fs.Open(w.path); err != nil {
+			return err
+		}
+		if err := w.begin(0); err != nil {
+			return err
+		}
+	}
+	for {
+		at := w.base + w.reader.Offset()
+		r, err := w.reader.Next()
+		if err == nil {
+			w.buf.Reset()
+			_, err = w.buf.ReadFrom(r)
+		}
+		if err == nil || errors.Is(err, io.EOF) {
+			return err
+		}
+		if err := w.begin(at/walBlock + 1); err != nil {
+			return err
+		}
+	}
+}
+
+// begin goes on at the first block from the given one on that was written for this WAL: the rest of the file may be zeros, or
+// what another WAL has left in it. It fails with io.EOF if there is none.
+func (w *walSource) begin(block int64) error {
+	const logNumber = 7 // where it stands in a chunk's header, 4 bytes
+	for ; ; block++ {
+		var header [logNumber + 4]byte
+		if n, err := w.file.ReadAt(header[:], block*walBlock); n < len(header) {
+			return cmp.Or(err, io.EOF)
+		}
+		if binary.LittleEndian.Uint32(header[logNumber:]) == uint32(w.num) {
+			w.base = block * walBlock
+			rest := io.NewSectionReader(w.file, w.base, math.MaxInt64-w.base)
+			w.reader = newRecordReader(record.NewReader, rest, w.num)
+			return nil
+		}
+	}
 }
 
 func (w *walSource) at() (Seq, []byte) { return w.queue[0].seq, w.queue[0].raw }
@@ -371,15 +437,10 @@ func (w *walSource) take(key, value []byte) error {
 	return nil
 }
 
-// batch calls use for the entries of the next batch. It fails with errUnreadable where the WAL ends or is damaged.
+// batch calls use for the entries of the next batch that can be read. It fails with errUnreadable at the end.
 func (w *walSource) batch(use func(key, value []byte) error) error {
 	return guardPanic(func() error {
-		record, _, err := w.reader.NextRecord()
-		if err != nil {
-			return fmt.Errorf("%w: %w", errUnreadable, err)
-		}
-		w.buf.Reset()
-		if _, err := w.buf.ReadFrom(record); err != nil {
+		if err := w.record(); err != nil {
 			return fmt.Errorf("%w: %w", errUnreadable, err)
 		}
 		if w.buf.Len() < batchrepr.HeaderLen {
@@ -403,7 +464,12 @@ func (w *walSource) batch(use func(key, value []byte) error) error {
 	})
 }
 
-func (w *walSource) close() { _ = w.reader.Close() }
+func (w *walSource) close() {
+	if w.file != nil {
+		_ = w.file.Close()
+		w.file = nil
+	}
+}
 
 // sourceHeap orders sources by the event they stand at.
 type sourceHeap []eventSource
