@@ -300,6 +300,40 @@ func TestRepair_LeavesASoundLogAlone(t *testing.T) {
 	}
 }
 
+// TestRepair_WrongPredecessor: an event is whole, and yet not the one that belongs there (L2). Where another file still holds
+// the right one, nothing is lost; where none does, the prefix ends before it.
+func TestRepair_WrongPredecessor(t *testing.T) {
+	noLeak(t)
+	p := newPatient(t)
+	const at = 50
+	for _, overwritten := range []bool{false, true} {
+		fs := clone(p.fs)
+		l := mustOpen(t, testDir, Options{FS: fs})
+		forged := reseal(at, p.encoded[at-1], func(b []byte) { b[offPrev] ^= 1 })
+		if err := l.store.db.Set(eventKey(at), forged, pebble.Sync); err != nil {
+			t.Fatal(err)
+		}
+		want := patientEvents
+		if overwritten {
+			if err := l.store.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false); err != nil {
+				t.Fatal(err)
+			}
+			want = at - 1
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var damage *CorruptionError
+		if _, err := Verify(testDir, Options{FS: fs}, nil); !errors.As(err, &damage) || damage.Seq != at {
+			t.Fatalf("overwritten %v: %v", overwritten, err)
+		}
+		report := p.check(t, fs, fmt.Sprintf("overwritten %v", overwritten))
+		if int(report.Kept.Head) != want {
+			t.Errorf("overwritten %v: kept %d, not %d", overwritten, report.Kept.Head, want)
+		}
+	}
+}
+
 // TestRepair_Truncated: the log begins at a floor; the series that the events below it defined are kept with it.
 func TestRepair_Truncated(t *testing.T) {
 	noLeak(t)
