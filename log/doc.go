@@ -35,6 +35,13 @@
 //	                second while the head moves, and when Run ends. A start refuses when the log ends before it
 //	dir/store/      a Pebble store at the newest format
 //	dir/store.new/  a store that is being made; holds nothing acknowledged; removed and made again at the next start
+//	dir/store.repair/     a store that Repair makes; while dir/store exists, it holds nothing that counts
+//	dir/damaged-<time>/   what Repair has moved aside: the store, the HEAD note, and what was lost, in words. Never removed
+//
+// Repair copies the longest verified prefix, found file by file (an event proves itself, wherever it lies), into store.repair
+// and syncs it. Then it moves the store into damaged-<time>, rewrites HEAD and renames store.repair to store, in this order and
+// each durably; without a store, no start succeeds, and Repair goes on. The key of the series hash is kept, so that what was
+// folded from the log stays valid where it is not ahead of the new end. Repair never runs by itself.
 //
 // The store is made in store.new, closed, renamed and opened again, because Pebble raises the format of a new store only
 // after it has created its first WAL, and damage in the middle of a WAL of the older format reads as its end.

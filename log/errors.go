@@ -24,6 +24,8 @@ var (
 	ErrLocked = errors.New("in use by another process")
 	// ErrNotALog: the directory holds something else.
 	ErrNotALog = errors.New("not a tidemark log")
+	// ErrRepairing: a repair was cut off while it exchanged the store. Repair goes on.
+	ErrRepairing = errors.New("a repair was interrupted: run `tidemark log verify --repair` again")
 	// ErrNewerFormat: the directory was written by a newer version.
 	ErrNewerFormat = errors.New("log has a newer format than this version reads")
 	// ErrNotWritable: the directory cannot be written.

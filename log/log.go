@@ -92,8 +92,10 @@ func openLocked(dir string, opts Options, existed bool) (*Log, error) {
 		if err := probe(dir, opts, note); err != nil {
 			return nil, err
 		}
-		if err := opts.FS.RemoveAll(opts.FS.PathJoin(dir, storeNewDir)); err != nil {
-			return nil, notWritable(dir, err)
+		for _, unfinished := range [...]string{storeNewDir, repairDir} {
+			if err := opts.FS.RemoveAll(opts.FS.PathJoin(dir, unfinished)); err != nil {
+				return nil, notWritable(dir, err)
+			}
 		}
 	} else if err := createStore(opts, dir, guard); err != nil {
 		return nil, err
@@ -142,7 +144,10 @@ func openReadOnly(dir string, opts Options) (*Log, error) {
 
 // openStore opens dir/store and checks that the log is whole.
 func openStore(dir string, opts Options, note headNote, guard *storeGuard, readOnly bool) (*Log, error) {
-	path := opts.FS.PathJoin(dir, storeDir)
+	return openStoreAt(opts.FS.PathJoin(dir, storeDir), dir, opts, note, guard, readOnly)
+}
+
+func openStoreAt(path, dir string, opts Options, note headNote, guard *storeGuard, readOnly bool) (*Log, error) {
 	po := pebbleOptions(opts, guard)
 	po.ErrorIfNotExists = true
 	po.ReadOnly = readOnly

@@ -24,6 +24,8 @@ const (
 	lockFile    = "LOCK"
 	storeDir    = "store"
 	storeNewDir = "store.new"
+	repairDir   = "store.repair"
+	asidePrefix = "damaged-"
 
 	prefixEvent  = 'e'
 	prefixHash   = 'h'
@@ -82,6 +84,8 @@ func inspect(fs vfs.FS, dir string) (exists bool, note headNote, err error) {
 	exists = slices.Contains(names, storeDir)
 	if exists {
 		err = inspectStore(fs, dir)
+	} else if slices.Contains(names, repairDir) {
+		err = fmt.Errorf("log directory %s: %w", dir, ErrRepairing)
 	} else {
 		for _, name := range names {
 			switch name {
@@ -184,14 +188,14 @@ func createStore(opts Options, dir string, guard *storeGuard) error {
 	if err := fs.RemoveAll(path); err != nil {
 		return fmt.Errorf("remove %s: %w", path, err)
 	}
-	var seed [8]byte
-	if _, err := io.ReadFull(opts.Entropy, seed[:]); err != nil {
-		return fmt.Errorf("key of the series hash: %w", err)
+	seed, err := newSeed(opts)
+	if err != nil {
+		return err
 	}
 	po := pebbleOptions(opts, guard)
 	po.ErrorIfExists = true
-	m := meta{floor: 1, seed: binary.BigEndian.Uint64(seed[:])}
-	err := guard.run(func() error {
+	m := meta{floor: 1, seed: seed}
+	err = guard.run(func() error {
 		db, err := pebble.Open(path, po)
 		if err != nil {
 			return err
@@ -202,6 +206,15 @@ func createStore(opts Options, dir string, guard *storeGuard) error {
 		return fmt.Errorf("create log store %s: %w", path, err)
 	}
 	return fs.Rename(path, fs.PathJoin(dir, storeDir))
+}
+
+// newSeed draws the key of the series hash.
+func newSeed(opts Options) (uint64, error) {
+	var seed [8]byte
+	if _, err := io.ReadFull(opts.Entropy, seed[:]); err != nil {
+		return 0, fmt.Errorf("key of the series hash: %w", err)
+	}
+	return binary.BigEndian.Uint64(seed[:]), nil
 }
 
 func pebbleOptions(opts Options, guard *storeGuard) *pebble.Options {
@@ -221,6 +234,8 @@ func pebbleOptions(opts Options, guard *storeGuard) *pebble.Options {
 	}
 	po.EventListener = &pebble.EventListener{
 		BackgroundError: guard.backgroundError,
+		// Whoever reads a damaged table gets the error. The default would hand it to Fatalf besides, as if a write had failed.
+		DataCorruption: func(pebble.DataCorruptionInfo) {},
 	}
 	return po
 }

@@ -34,20 +34,34 @@ func Verify(dir string, opts Options, progress func(Seq)) (VerifyReport, error) 
 	if err != nil {
 		return VerifyReport{}, err
 	}
-	v := verifier{l: l}
-	err = v.run(progress)
-	return v.report, errors.Join(err, l.Close())
+	report, err := l.verify(progress)
+	return report, errors.Join(err, l.Close())
 }
 
+func (l *Log) verify(progress func(Seq)) (VerifyReport, error) {
+	v := verifier{lookup: func(ref SeriesRef) (labels.Labels, bool, error) {
+		if ref >= l.dict.fresh.next {
+			return labels.EmptyLabels(), false, nil
+		}
+		return l.dict.Labels(ref)
+	}}
+	v.report.Floor, v.report.Head = l.Floor(), l.Head()
+	v.truncated = v.report.Floor > 1
+	err := v.run(l, progress)
+	return v.report, err
+}
+
+// verifier checks events one after the other.
 type verifier struct {
-	l       *Log
-	report  VerifyReport
-	defined []uint64 // a bit per reference
+	report    VerifyReport
+	defined   []uint64 // a bit per reference
+	truncated bool     // a series may have been defined before the first event
+	// lookup finds a series in the dictionary; nil: there is none to compare with.
+	lookup func(SeriesRef) (labels.Labels, bool, error)
 }
 
-func (v *verifier) run(progress func(Seq)) error {
-	v.report.Floor, v.report.Head = v.l.Floor(), v.l.Head()
-	r := v.l.NewReader(0)
+func (v *verifier) run(l *Log, progress func(Seq)) error {
+	r := l.NewReader(0)
 	for {
 		e, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -64,7 +78,7 @@ func (v *verifier) run(progress func(Seq)) error {
 			progress(e.Seq)
 		}
 	}
-	return v.dictionary()
+	return v.dictionary(l)
 }
 
 func (v *verifier) event(e *Event) error {
@@ -93,26 +107,14 @@ func (v *verifier) series(seq Seq, w *Write) error {
 		if v.has(def.Ref) {
 			return corrupt(seq, "series %d is defined again", def.Ref)
 		}
-		if def.Ref >= v.l.dict.fresh.next {
-			return corrupt(seq, "series %d is not in the dictionary", def.Ref)
+		if err := v.definition(seq, def); err != nil {
+			return err
 		}
-		ls, ok, err := v.l.dict.Labels(def.Ref)
-		switch {
-		case err != nil:
-			return &CorruptionError{Seq: seq, Reason: fmt.Sprintf("dictionary entry of series %d", def.Ref), Err: err}
-		case !ok:
-			return corrupt(seq, "series %d is not in the dictionary", def.Ref)
-		case !labels.Equal(ls, def.Labels):
-			return corrupt(seq, "series %d is %s in the dictionary, not %s", def.Ref, ls, def.Labels)
-		}
-		for uint64(len(v.defined)) <= uint64(def.Ref)/64 {
-			v.defined = append(v.defined, 0)
-		}
-		v.defined[def.Ref/64] |= 1 << (def.Ref % 64)
+		v.define(def.Ref)
 		v.report.Series++
 	}
-	if v.report.Floor > 1 {
-		return nil // the definition may have been truncated
+	if v.truncated {
+		return nil
 	}
 	for _, ref := range w.Refs {
 		if !v.has(ref) {
@@ -122,14 +124,38 @@ func (v *verifier) series(seq Seq, w *Write) error {
 	return nil
 }
 
+// definition compares a definition with the dictionary.
+func (v *verifier) definition(seq Seq, def SeriesDef) error {
+	if v.lookup == nil {
+		return nil
+	}
+	ls, ok, err := v.lookup(def.Ref)
+	switch {
+	case err != nil:
+		return &CorruptionError{Seq: seq, Reason: fmt.Sprintf("dictionary entry of series %d", def.Ref), Err: err}
+	case !ok:
+		return corrupt(seq, "series %d is not in the dictionary", def.Ref)
+	case !labels.Equal(ls, def.Labels):
+		return corrupt(seq, "series %d is %s in the dictionary, not %s", def.Ref, ls, def.Labels)
+	}
+	return nil
+}
+
+func (v *verifier) define(ref SeriesRef) {
+	for uint64(len(v.defined)) <= uint64(ref)/64 {
+		v.defined = append(v.defined, 0)
+	}
+	v.defined[ref/64] |= 1 << (ref % 64)
+}
+
 func (v *verifier) has(ref SeriesRef) bool {
 	return uint64(ref)/64 < uint64(len(v.defined)) && v.defined[ref/64]>>(ref%64)&1 == 1
 }
 
 // dictionary checks that both directions of the dictionary agree, and that it holds nothing that no event defined.
-func (v *verifier) dictionary() error {
+func (v *verifier) dictionary(l *Log) error {
 	var entries, hashes uint64
-	d := v.l.dict
+	d := l.dict
 	var inner error
 	err := d.All(func(ref SeriesRef, ls labels.Labels) bool {
 		entries++
@@ -140,7 +166,7 @@ func (v *verifier) dictionary() error {
 			inner = err
 		case found != ref:
 			inner = corrupt(0, "the hash of series %d leads to %d", ref, found)
-		case v.report.Floor == 1 && !v.has(ref):
+		case !v.truncated && !v.has(ref):
 			inner = corrupt(0, "series %d of the dictionary was defined by no event", ref)
 		}
 		return inner == nil
@@ -148,7 +174,7 @@ func (v *verifier) dictionary() error {
 	if err = errors.Join(err, inner); err != nil {
 		return err
 	}
-	err = v.l.store.iterate([]byte{prefixHash}, []byte{prefixHash + 1}, func(_, _ []byte) (bool, error) {
+	err = l.store.iterate([]byte{prefixHash}, []byte{prefixHash + 1}, func(_, _ []byte) (bool, error) {
 		hashes++
 		return true, nil
 	}, nil)

@@ -92,14 +92,18 @@ func (r *Runner) Ready() bool {
 
 // Wait blocks until the projection has applied seq, fails, or ctx ends.
 func (r *Runner) Wait(ctx context.Context, seq log.Seq) error {
+	return wait(ctx, r.projection, seq)
+}
+
+func wait(ctx context.Context, p Projection, seq log.Seq) error {
 	for {
-		changed := r.projection.Changed()
-		applied, err := r.projection.Applied()
+		changed := p.Changed()
+		applied, err := p.Applied()
 		if applied >= seq {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("projection %s: %w", r.projection.Name(), err)
+			return fmt.Errorf("projection %s: %w", p.Name(), err)
 		}
 		select {
 		case <-changed:

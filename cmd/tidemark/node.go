@@ -143,6 +143,10 @@ func (n *node) openViews() error {
 	if err := n.index.Load(n.events.Dictionary()); err != nil {
 		return err
 	}
+	// A rebuild may have been cut off while it put its views in place.
+	if err := bucket.Settle(n.viewsPath(), bucket.Options{}); err != nil {
+		return err
+	}
 	err := n.restoreViews()
 	if bucket.Damaged(err) || errors.Is(err, pane.ErrCorruptState) {
 		// Nothing is lost: the log has it all.

@@ -180,24 +180,6 @@ func newLogStat(app *kingpin.Application) command {
 	}}
 }
 
-func newLogVerify(app *kingpin.Application) command {
-	var dir string
-	c := logGroup(app).Command("verify", "Read every event and check it; name the first damage.")
-	storageFlag(c, &dir)
-	return command{c, func(_ context.Context, stdout, stderr io.Writer) error {
-		report, err := log.Verify(filepath.Join(dir, logDir), log.Options{}, func(seq log.Seq) {
-			fmt.Fprintf(stderr, "\rverified %d", seq)
-		})
-		fmt.Fprintln(stderr)
-		if err != nil {
-			return err
-		}
-		enc := json.NewEncoder(stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(report)
-	}}
-}
-
 func newLogDump(app *kingpin.Application) command {
 	var dir string
 	var from, to uint64

@@ -8,12 +8,21 @@
 // The store has no write-ahead log and is never fsynced per write: Flush makes everything committed before it durable. What
 // a crash takes is folded again from the log. The whole directory may be deleted; it is then rebuilt.
 //
+// A rebuild folds the log into a directory of its own, which then takes the place of the views (Work, Swap, Settle). Beside
+// the views, named after their directory:
+//
+//	views/            what is read
+//	views.rebuild/    what a rebuild folds, and may go on with after an interruption; with the note WORK
+//	views.old/        what a rebuild has replaced, while it is removed
+//
 // Invariants.
 //
 //	P1  Per (stream, series, end) readers see one pane: the newest as of their view.
 //	P2  Readers hold immutable memory; a Table only ever appends behind what a view has seen.
 //	P3  State, pieces and sequence of a shard land in one batch, or not at all.
 //	P4  A piece's bytes do not depend on the order in which its entries were put.
+//	P5  After a crash anywhere in Swap, Settle finds the old views or the new ones, whole, and nothing in between.
+//	P6  Views whose note is not that of the work at hand are never gone on with.
 //
 // Bytes in the store (integers in keys are big-endian; signed ones have their sign bit flipped so that they sort):
 //

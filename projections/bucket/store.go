@@ -63,6 +63,15 @@ type Store struct {
 // Open opens the store in dir, or creates it. identity names the log that is folded into it: ErrOtherLog if the store was
 // made for another one, ErrVersion if it has another format, ErrDamaged if its files do not fit together.
 func Open(dir string, identity []byte, opts Options) (*Store, error) {
+	return openStore(dir, identity, opts, &pebble.Options{})
+}
+
+// OpenReadOnly opens an existing store, with the errors of Open, and changes nothing on disk: Commit fails.
+func OpenReadOnly(dir string, identity []byte, opts Options) (*Store, error) {
+	return openStore(dir, identity, opts, &pebble.Options{ReadOnly: true})
+}
+
+func openStore(dir string, identity []byte, opts Options, po *pebble.Options) (*Store, error) {
 	if opts.FS == nil {
 		opts.FS = vfs.Default
 	}
@@ -75,16 +84,14 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 	s := &Store{health: newHealth(opts.Logger)}
 	cache := pebble.NewCache(opts.CacheBytes)
 	defer cache.Unref()
-	po := &pebble.Options{
-		FS: calmFS{opts.FS, s.health}, Cache: cache, DisableWAL: true,
-		FormatMajorVersion: pebble.FormatNewest,
-		MemTableSize:       defaultMemTableBytes,
-		Logger:             s.health,
-		EventListener:      s.health.listener(),
-		// A commit must not wait for a disk that fails: what piles up is bounded by health.writable instead.
-		MemTableStopWritesThreshold: math.MaxInt32,
-		L0StopWritesThreshold:       math.MaxInt32,
-	}
+	po.FS, po.Cache, po.DisableWAL = calmFS{opts.FS, s.health}, cache, true
+	po.FormatMajorVersion = pebble.FormatNewest
+	po.MemTableSize = defaultMemTableBytes
+	po.Logger = s.health
+	po.EventListener = s.health.listener()
+	// A commit must not wait for a disk that fails: what piles up is bounded by health.writable instead.
+	po.MemTableStopWritesThreshold = math.MaxInt32
+	po.L0StopWritesThreshold = math.MaxInt32
 	db, err := pebble.Open(dir, po)
 	if Damaged(err) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, dir, err)
@@ -93,7 +100,7 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 		return nil, fmt.Errorf("bucket: open %s: %w", dir, err)
 	}
 	s.db = db
-	if err := s.checkMeta(identity); err != nil {
+	if err := s.checkMeta(identity, po.ReadOnly); err != nil {
 		if Damaged(err) {
 			err = fmt.Errorf("%w: %s: %w", ErrDamaged, dir, err)
 		}
@@ -113,11 +120,15 @@ func Discard(dir string, opts Options) error {
 	return nil
 }
 
-// checkMeta writes the meta record of a new store and compares that of an old one.
-func (s *Store) checkMeta(identity []byte) error {
+// checkMeta writes the meta record of a new store and compares that of an old one. A store without one is empty: the record
+// is the first that is written, and a flush keeps the order.
+func (s *Store) checkMeta(identity []byte, readOnly bool) error {
 	want := append([]byte{storeVersion}, identity...)
 	v, closer, err := s.db.Get([]byte{keyMeta})
 	if errors.Is(err, pebble.ErrNotFound) {
+		if readOnly {
+			return nil
+		}
 		return s.db.Set([]byte{keyMeta}, want, pebble.NoSync)
 	}
 	if err != nil {
@@ -298,6 +309,30 @@ func (s *Store) State(shard int) (seq uint64, state []byte, ok bool, err error) 
 		return 0, nil, false, fmt.Errorf("bucket: checkpoint of shard %d has %d bytes", shard, len(v))
 	}
 	return binary.BigEndian.Uint64(v), bytes.Clone(v[8:]), true, nil
+}
+
+// Newest returns the newest sequence that any checkpoint reflects; 0 if there is none.
+func (s *Store) Newest() (uint64, error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyCheckpoint}, UpperBound: []byte{keyCheckpoint + 1}})
+	if err != nil {
+		return 0, fmt.Errorf("bucket: read checkpoints: %w", err)
+	}
+	defer it.Close()
+	var newest uint64
+	for it.First(); it.Valid(); it.Next() {
+		v, err := it.ValueAndErr()
+		if err == nil && len(v) < 8 {
+			err = fmt.Errorf("%w: checkpoint of %d bytes", ErrDamaged, len(v))
+		}
+		if err != nil {
+			return 0, fmt.Errorf("bucket: read checkpoints: %w", err)
+		}
+		newest = max(newest, binary.BigEndian.Uint64(v))
+	}
+	if err := it.Error(); err != nil {
+		return 0, fmt.Errorf("bucket: read checkpoints: %w", err)
+	}
+	return newest, nil
 }
 
 // Bytes returns the size of the store's files.

@@ -1,6 +1,9 @@
 package bucket
 
-import "math"
+import (
+	"math"
+	"unsafe"
+)
 
 // EndsPerBlock is the number of consecutive bucket ends that one piece may cover.
 const EndsPerBlock = 32
@@ -93,6 +96,11 @@ func (t *Table) chunk(k Key) *chunk {
 // Len returns the number of puts, and Bytes their payload.
 func (t *Table) Len() int   { return t.puts }
 func (t *Table) Bytes() int { return t.bytes }
+
+// Memory returns about what the table takes in memory, in bytes.
+func (t *Table) Memory() int64 {
+	return int64(t.bytes) + int64(t.puts)*int64(unsafe.Sizeof(entry{}))
+}
 
 // View is an immutable view of the tables of one shard, oldest first.
 type View struct {

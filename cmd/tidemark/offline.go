@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"tidemark/log"
+	"tidemark/projections"
+	"tidemark/projections/bucket"
+	"tidemark/projections/pane"
+	"tidemark/projections/plan"
+	"tidemark/projections/series"
+)
+
+// offline is a storage directory in the hands of a tool. It holds the lock of the log, so that no service can have it open,
+// and never writes to the log.
+type offline struct {
+	fs      vfs.FS
+	path    string // of the storage
+	workers int
+	logger  *slog.Logger
+
+	events *log.Log
+	index  *series.Index
+}
+
+// openOffline takes the log's lock: it fails with log.ErrLocked while a service runs.
+func openOffline(fs vfs.FS, path string, workers int, logger *slog.Logger) (*offline, error) {
+	o := &offline{fs: fs, path: path, workers: workers, logger: logger, index: series.New()}
+	var err error
+	if o.events, err = log.OpenReadOnly(fs.PathJoin(path, logDir), log.Options{FS: fs, Logger: logger}); err != nil {
+		return nil, err
+	}
+	if err := o.index.Load(o.events.Dictionary()); err != nil {
+		return nil, errors.Join(err, o.events.Close())
+	}
+	return o, nil
+}
+
+func (o *offline) close() error { return o.events.Close() }
+
+func (o *offline) viewsPath() string { return o.fs.PathJoin(o.path, viewsDir) }
+
+func (o *offline) viewsOptions() bucket.Options {
+	return bucket.Options{FS: o.fs, Logger: o.logger}
+}
+
+// errNoViews: nothing was folded yet.
+var errNoViews = errors.New("there are no views")
+
+// standing folds the views that a start would read up to through, in memory: nothing on disk changes.
+func (o *offline) standing(ctx context.Context, through log.Seq) (*folded, error) {
+	dir := bucket.InForce(o.viewsPath(), o.viewsOptions())
+	if dir == "" {
+		return nil, errNoViews
+	}
+	store, err := bucket.OpenReadOnly(dir, o.events.Identity(), o.viewsOptions())
+	if err == nil {
+		var f *folded
+		f, err = o.foldInMemory(ctx, store, through)
+		if err = errors.Join(err, store.Close()); err == nil {
+			return f, nil
+		}
+	}
+	if unusable(err) {
+		err = fmt.Errorf("%w; `tidemark rebuild` folds them again from the log", err)
+	}
+	return nil, err
+}
+
+// unusable says whether views can only be made anew.
+func unusable(err error) bool {
+	return bucket.Damaged(err) || errors.Is(err, pane.ErrCorruptState) ||
+		errors.Is(err, bucket.ErrVersion) || errors.Is(err, bucket.ErrOtherLog)
+}
+
+// fromNothing folds the log up to through in memory alone.
+func (o *offline) fromNothing(ctx context.Context, through log.Seq) (*folded, error) {
+	store, err := bucket.Open("views", o.events.Identity(), bucket.Options{FS: vfs.NewMem(), Logger: o.logger})
+	if err != nil {
+		return nil, err
+	}
+	f, err := o.foldInMemory(ctx, store, through)
+	return f, errors.Join(err, store.Close())
+}
+
+// folded is what views hold as of one sequence, as far as it can be compared.
+type folded struct {
+	plan      *plan.Plan
+	digest    pane.Digest
+	streams   map[plan.StreamID]pane.StreamState // of the plan
+	unplanned uint64                             // samples that no stream took
+}
+
+// foldInMemory folds the log up to through over a store that is not written.
+func (o *offline) foldInMemory(ctx context.Context, store *bucket.Store, through log.Seq) (f *folded, err error) {
+	inMemory := foldMode{
+		run:     (*pane.Projection).RunReadOnly,
+		options: func(*pane.Projection, log.Seq) projections.ReplayOptions { return projections.ReplayOptions{} },
+	}
+	err = o.replay(ctx, store, through, inMemory, func(p *pane.Projection) (err error) {
+		f, err = describe(ctx, p)
+		return err
+	})
+	return f, err
+}
+
+// foldMode is how a projection is run by replay.
+type foldMode struct {
+	run     func(*pane.Projection, context.Context) error
+	options func(p *pane.Projection, from log.Seq) projections.ReplayOptions
+}
+
+// replay restores a projection over store, folds the log up to through, and shows it to look.
+func (o *offline) replay(ctx context.Context, store *bucket.Store, through log.Seq, mode foldMode, look func(*pane.Projection) error) error {
+	p := pane.New(o.events, o.index, store, pane.Options{Workers: o.workers, CheckpointInterval: -1, Logger: o.logger})
+	at, err := p.Restore()
+	if err != nil {
+		return fmt.Errorf("restore the views: %w", err)
+	}
+	if err := o.events.CheckAtLeast(at.Newest, "a checkpoint of the views"); err != nil {
+		return fmt.Errorf("%w; if the log was repaired, `tidemark rebuild` folds the views again from what is left", err)
+	}
+	if at.Newest > through {
+		return fmt.Errorf("the views reflect sequence %d already, which is beyond %d", at.Newest, through)
+	}
+	if at.From < through && at.From+1 < o.events.Floor() {
+		return fmt.Errorf("the log begins at sequence %d, and the views reflect only %d: what lies between is gone", o.events.Floor(), at.From)
+	}
+	runCtx, stop := context.WithCancel(context.WithoutCancel(ctx)) // it stops after what feeds it
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- mode.run(p, runCtx) }()
+	err = projections.Replay(ctx, o.events, p, at.From, through, mode.options(p, at.From))
+	if err == nil {
+		err = look(p)
+	}
+	stop()
+	if runErr := <-done; runErr != nil && !errors.Is(err, runErr) {
+		err = errors.Join(err, runErr)
+	}
+	return err
+}
+
+func describe(ctx context.Context, p *pane.Projection) (*folded, error) {
+	d, err := p.Digest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, states, unplanned, err := p.Streams(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f := &folded{plan: p.Plan(), digest: d, streams: make(map[plan.StreamID]pane.StreamState, len(states)), unplanned: unplanned}
+	for _, s := range states {
+		f.streams[s.ID] = s
+	}
+	return f, nil
+}
+
+// progressLine keeps whoever waits informed: one line that changes on a terminal, and now and then a new one elsewhere.
+type progressLine struct {
+	w        io.Writer
+	terminal bool
+	now      func() time.Time
+	meter    *projections.Meter
+	last     time.Time
+}
+
+const (
+	terminalEvery = 200 * time.Millisecond
+	plainEvery    = 5 * time.Second
+)
+
+func newProgressLine(w io.Writer, now func() time.Time, meter *projections.Meter) *progressLine {
+	return &progressLine{w: w, terminal: isTerminal(w), now: now, meter: meter, last: now()}
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&fs.ModeCharDevice != 0
+}
+
+func (l *progressLine) observe(seq log.Seq, samples uint64) {
+	l.meter.Observe(seq, samples)
+	every := plainEvery
+	if l.terminal {
+		every = terminalEvery
+	}
+	if now := l.now(); now.Sub(l.last) >= every {
+		l.last = now
+		l.print(l.meter.Progress())
+	}
+}
+
+func (l *progressLine) print(p projections.Progress) {
+	if l.terminal {
+		fmt.Fprintf(l.w, "\r%s\x1b[K", p)
+		return
+	}
+	fmt.Fprintln(l.w, p)
+}
+
+// end shows where the fold ended, with the rates of the whole.
+func (l *progressLine) end() {
+	l.print(l.meter.Total())
+	if l.terminal {
+		fmt.Fprintln(l.w)
+	}
+}
