@@ -44,6 +44,12 @@ func newCollector(n *node) *collector {
 		{"pane_unplanned_samples_total", "Samples that no pane stream takes.", nil},
 		{"pane_closed_buckets_total", "Buckets closed.", nil},
 		{"views_disk_bytes", "Size of the files of the views.", nil},
+		{"views_compactions_total", "Compactions of pieces: each leaves one piece where there were several.", nil},
+		{"views_compacted_pieces_total", "Pieces merged by compactions.", nil},
+		{"views_compaction_read_bytes_total", "Bytes of pieces that compactions read.", nil},
+		{"views_compaction_written_bytes_total", "Bytes of pieces that compactions wrote.", nil},
+		{"views_compaction_pending", "Places in the views that are due for compaction. Alert when it grows.", nil},
+		{"views_compaction_consecutive_failures", "Passes of compaction that failed in a row. Alert on it.", nil},
 	} {
 		c.desc[d.name] = prometheus.NewDesc("tidemark_"+d.name, d.help, d.labels, nil)
 	}
@@ -79,7 +85,18 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge("log_free_bytes", float64(c.n.gate.free.Load()))
 	gauge("series", float64(c.n.index.Len()))
 	gauge("views_disk_bytes", float64(c.n.views.Bytes()))
+	c.compaction(gauge, counter)
 	c.panes(gauge, counter)
+}
+
+func (c *collector) compaction(gauge, counter func(string, float64, ...string)) {
+	st := c.n.compact.Stats()
+	counter("views_compactions_total", float64(st.Compactions))
+	counter("views_compacted_pieces_total", float64(st.Pieces))
+	counter("views_compaction_read_bytes_total", float64(st.Read))
+	counter("views_compaction_written_bytes_total", float64(st.Written))
+	gauge("views_compaction_pending", float64(st.Pending))
+	gauge("views_compaction_consecutive_failures", float64(st.Failures))
 }
 
 func (c *collector) panes(gauge, counter func(string, float64, ...string)) {

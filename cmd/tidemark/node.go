@@ -41,6 +41,7 @@ type node struct {
 	events  *log.Log
 	index   *series.Index
 	views   *bucket.Store
+	compact *bucket.Compactor
 	panes   *pane.Projection
 	runner  *projections.Runner
 	ticker  *pane.Ticker
@@ -87,6 +88,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 		return nil, errors.Join(err, n.close())
 	}
 	n.ticker = pane.NewTicker(n.panes, n.events)
+	n.compact = bucket.NewCompactor(n.views, bucket.CompactorOptions{Logger: logger})
 	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner}
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(n),

@@ -14,6 +14,8 @@
 //	P2  Readers hold immutable memory; a Table only ever appends behind what a view has seen.
 //	P3  State, pieces and sequence of a shard land in one batch, or not at all.
 //	P4  A piece's bytes do not depend on the order in which its entries were put.
+//	P5  Maintenance (Compact, Expire) changes no reader's answer: it keeps to the durable checkpoint and to what readers have
+//	    pinned, and what it writes lands in one batch that first looks again at what it replaces. See pins for the proof.
 //
 // Bytes in the store (integers in keys are big-endian; signed ones have their sign bit flipped so that they sort):
 //

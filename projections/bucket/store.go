@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -53,6 +54,12 @@ type Options struct {
 type Store struct {
 	db     *pebble.DB
 	failed atomic.Pointer[error]
+
+	pins        pins
+	maintaining sync.Mutex // held while maintenance looks at pieces again and changes them
+
+	touching sync.Mutex
+	touched  map[spot]int // pieces that checkpoints have written and no compaction has dealt with; bounded by maxTouched
 }
 
 // Open opens the store in dir, or creates it. identity names the log that is folded into it: ErrOtherLog if the store was
@@ -172,6 +179,9 @@ func (s *Store) Commit(c Checkpoint) error {
 	}
 	if err := s.db.Apply(b, pebble.NoSync); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
+	}
+	for k := range chunks {
+		s.touch(k, c.Shard)
 	}
 	return s.err()
 }

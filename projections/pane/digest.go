@@ -45,6 +45,7 @@ var indexGrid = bucket.Grid{Width: 1}
 // Digest computes the logical digest of all published buckets.
 func (p *Projection) Digest(ctx context.Context) (Digest, error) {
 	var views [Shards]bucket.ShardView
+	defer p.store.Pin()() // before the views are taken, until they are read
 	seq, err := p.cut(ctx, func(s *Shard, sh *shelf) {
 		v := &views[s.id]
 		v.PieceSeq = uint64(sh.pieceSeq)

@@ -96,6 +96,11 @@ func mustNode(t *testing.T, fs vfs.FS, po Options) *node {
 	return n
 }
 
+// compact merges all pieces that may be merged.
+func (n *node) compact(ctx context.Context) error {
+	return bucket.NewCompactor(n.store, bucket.CompactorOptions{MinPieces: 2, SweepKeys: 1 << 20}).Pass(ctx)
+}
+
 // sample is one sample of one series, by label set.
 type sample struct {
 	ls labels.Labels

@@ -123,6 +123,7 @@ func (p *Projection) Restore() (projections.Restored, error) {
 	}
 	p.dispatched = oldest
 	p.ckpt.durable.Store(uint64(oldest))
+	p.store.Durable(uint64(oldest))
 	return projections.Restored{From: oldest, Newest: newest}, nil
 }
 

@@ -189,7 +189,7 @@ func (n *node) feed(ctx context.Context, steps []step, group int) error {
 // fixedClock stamps every event alike, so that runs which differ only in timing have the same events.
 func fixedClock() log.Options { return log.Options{Now: fixedNow, Monotonic: zeroMonotonic} }
 
-// P1: the digest and the counters do not depend on the number of workers, on batches, on the rhythm of checkpoints, or on
+// P1: the digest and the counters do not depend on the number of workers, on batches, on the rhythm of checkpoints and compaction, or on
 // where the process is restarted, in order or with the views thrown away.
 func TestP1_SameEventsSameDigest(t *testing.T) {
 	seed := rand.Uint64()
@@ -246,6 +246,9 @@ func runVariant(t *testing.T, h history, rng *rand.Rand, workers, group, restart
 		}
 		if rng.IntN(2) == 0 {
 			if err := n.panes.Checkpoint(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.compact(ctx); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -36,6 +36,7 @@ func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error
 		}
 		reads[i] = newStreamRead(&reqs[i], refs)
 	}
+	defer p.store.Pin()() // before the views are taken, until they are read
 	seq, err := p.cut(ctx, func(s *Shard, sh *shelf) {
 		for _, r := range reads {
 			r.take(s, sh)
