@@ -49,6 +49,9 @@ func newCollector(n *node) *collector {
 		{"views_compaction_read_bytes_total", "Bytes of pieces that compactions read.", nil},
 		{"views_compaction_written_bytes_total", "Bytes of pieces that compactions wrote.", nil},
 		{"views_compaction_pending", "Places in the views that are due for compaction. Alert when it grows.", nil},
+		{"views_expired_events_total", "Retention deletes appended to the log: each removes the older buckets of one stream.", nil},
+		{"views_expired_deletes_total", "Ranges of pieces deleted after retention.", nil},
+		{"views_expiry_consecutive_failures", "Passes of retention that failed in a row. Alert on it.", nil},
 		{"views_compaction_consecutive_failures", "Passes of compaction that failed in a row. Alert on it.", nil},
 	} {
 		c.desc[d.name] = prometheus.NewDesc("tidemark_"+d.name, d.help, d.labels, nil)
@@ -85,11 +88,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge("log_free_bytes", float64(c.n.gate.free.Load()))
 	gauge("series", float64(c.n.index.Len()))
 	gauge("views_disk_bytes", float64(c.n.views.Bytes()))
-	c.compaction(gauge, counter)
+	c.maintenance(gauge, counter)
 	c.panes(gauge, counter)
 }
 
-func (c *collector) compaction(gauge, counter func(string, float64, ...string)) {
+func (c *collector) maintenance(gauge, counter func(string, float64, ...string)) {
 	st := c.n.compact.Stats()
 	counter("views_compactions_total", float64(st.Compactions))
 	counter("views_compacted_pieces_total", float64(st.Pieces))
@@ -97,6 +100,10 @@ func (c *collector) compaction(gauge, counter func(string, float64, ...string)) 
 	counter("views_compaction_written_bytes_total", float64(st.Written))
 	gauge("views_compaction_pending", float64(st.Pending))
 	gauge("views_compaction_consecutive_failures", float64(st.Failures))
+	x := c.n.expirer.Stats()
+	counter("views_expired_events_total", float64(x.Events))
+	counter("views_expired_deletes_total", float64(x.Deletes))
+	gauge("views_expiry_consecutive_failures", float64(x.Failures))
 }
 
 func (c *collector) panes(gauge, counter func(string, float64, ...string)) {

@@ -42,6 +42,7 @@ type node struct {
 	index   *series.Index
 	views   *bucket.Store
 	compact *bucket.Compactor
+	expirer *pane.Expirer
 	panes   *pane.Projection
 	runner  *projections.Runner
 	ticker  *pane.Ticker
@@ -88,6 +89,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 		return nil, errors.Join(err, n.close())
 	}
 	n.ticker = pane.NewTicker(n.panes, n.events)
+	n.expirer = pane.NewExpirer(n.panes, n.events, logger)
 	n.compact = bucket.NewCompactor(n.views, bucket.CompactorOptions{Logger: logger})
 	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner}
 	for _, c := range []prometheus.Collector{
