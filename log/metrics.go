@@ -42,7 +42,7 @@ type Metrics struct {
 // Metrics returns the current numbers.
 func (l *Log) Metrics() Metrics {
 	m := Metrics{
-		Floor:   l.floor,
+		Floor:   l.Floor(),
 		Batches: l.counts.batches.Load(), Events: l.counts.events.Load(), Samples: l.counts.samples.Load(),
 		EventBytes: l.counts.bytes.Load(), CommitTime: time.Duration(l.counts.commitNanos.Load()),
 		NoteFailures: l.counts.noteFailures.Load(),
