@@ -16,6 +16,7 @@
 //	P4  A piece's bytes do not depend on the order in which its entries were put.
 //	P5  Maintenance (Compact, Expire) changes no reader's answer: it keeps to the durable checkpoint and to what readers have
 //	    pinned, and what it writes lands in one batch that first looks again at what it replaces. See pins for the proof.
+//	P9  A base is whole or is not there: see Seal. It is written down in base.go.
 //
 // Bytes in the store (integers in keys are big-endian; signed ones have their sign bit flipped so that they sort):
 //

@@ -52,8 +52,11 @@ type Options struct {
 
 // Store keeps pieces and shard checkpoints in a Pebble database of its own.
 type Store struct {
-	db     *pebble.DB
-	failed atomic.Pointer[error]
+	db       *pebble.DB
+	fs       vfs.FS
+	identity []byte // of the log
+	failed   atomic.Pointer[error]
+	sealing  sync.Mutex // one base at a time
 
 	pins        pins
 	maintaining sync.Mutex // held while maintenance looks at pieces again and changes them
@@ -74,7 +77,7 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 	if opts.CacheBytes == 0 {
 		opts.CacheBytes = defaultCacheBytes
 	}
-	s := &Store{}
+	s := &Store{fs: opts.FS, identity: bytes.Clone(identity)}
 	cache := pebble.NewCache(opts.CacheBytes)
 	defer cache.Unref()
 	po := &pebble.Options{
