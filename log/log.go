@@ -36,7 +36,9 @@ type Log struct {
 	closeErr error
 	started  atomic.Bool
 
-	truncating sync.Mutex // held while Truncate is at work; for good, if the store never answers it
+	settling   sync.Mutex
+	settled    <-chan struct{} // closed when the flush under way is done; nil if none is
+	truncating sync.Mutex      // held while Truncate is at work; for good, if the store never answers it
 
 	poison     atomic.Pointer[poisonError]
 	poisonedCh chan struct{}

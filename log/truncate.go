@@ -158,7 +158,33 @@ func (l *Log) FirstAt(t int64) (Seq, error) {
 	return lo, nil
 }
 
-// SizeFrom returns about how many bytes of disk the events from one on take; those in memory tables count nothing.
+// Settle brings the events that are only in the store's WAL into tables, so that SizeFrom sees them. If ctx ends first the store
+// goes on with it, and the next call waits for the same.
+func (l *Log) Settle(ctx context.Context) error {
+	db, err := l.store.acquire()
+	if err != nil {
+		return err
+	}
+	defer l.store.release()
+	l.settling.Lock()
+	defer l.settling.Unlock()
+	if l.settled == nil {
+		if l.settled, err = db.AsyncFlush(); err != nil {
+			return fmt.Errorf("log: flush: %w", err)
+		}
+	}
+	select {
+	case <-l.settled:
+		l.settled = nil
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("log: flush: %w", ctx.Err())
+	case <-l.poisonedCh:
+		return l.Err()
+	}
+}
+
+// SizeFrom returns about how many bytes of disk the events from one on take in tables; see Settle.
 func (l *Log) SizeFrom(seq Seq) (uint64, error) {
 	db, err := l.store.acquire()
 	if err != nil {

@@ -49,6 +49,10 @@ func newCollector(n *node) *collector {
 		{"views_compaction_read_bytes_total", "Bytes of pieces that compactions read.", nil},
 		{"views_compaction_written_bytes_total", "Bytes of pieces that compactions wrote.", nil},
 		{"views_compaction_pending", "Places in the views that are due for compaction. Alert when it grows.", nil},
+		{"log_truncations_total", "Truncations of the log by age or size.", nil},
+		{"log_truncation_consecutive_failures", "Times in a row that the log was due for truncation and could not be truncated. Alert on it.", nil},
+		{"log_size_limit_bytes", "Size by which the log is truncated; writes are refused a quarter above it.", nil},
+		{"log_base_seq", "Sequence of the base that this process sealed last.", nil},
 		{"views_expired_events_total", "Retention deletes appended to the log: each removes the older buckets of one stream.", nil},
 		{"views_expired_deletes_total", "Ranges of pieces deleted after retention.", nil},
 		{"views_expiry_consecutive_failures", "Passes of retention that failed in a row. Alert on it.", nil},
@@ -100,6 +104,11 @@ func (c *collector) maintenance(gauge, counter func(string, float64, ...string))
 	counter("views_compaction_written_bytes_total", float64(st.Written))
 	gauge("views_compaction_pending", float64(st.Pending))
 	gauge("views_compaction_consecutive_failures", float64(st.Failures))
+	k := c.n.keeper
+	counter("log_truncations_total", float64(k.truncations.Load()))
+	gauge("log_truncation_consecutive_failures", float64(k.failures.Load()))
+	gauge("log_size_limit_bytes", float64(k.limits().size))
+	gauge("log_base_seq", float64(k.base.Load()))
 	x := c.n.expirer.Stats()
 	counter("views_expired_events_total", float64(x.Events))
 	counter("views_expired_deletes_total", float64(x.Deletes))

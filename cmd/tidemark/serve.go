@@ -205,6 +205,7 @@ func (f *serveFlags) runGroup(ctx context.Context, n *node, server *http.Server,
 	g.Add(actor(n.ticker.Run))
 	g.Add(actor(n.compact.Run))
 	g.Add(actor(n.expirer.Run))
+	g.Add(actor(n.keeper.run))
 	g.Add(actor(n.runner.Run))
 	g.Add(actor(n.panes.Run))
 	g.Add(actor(n.events.Run))

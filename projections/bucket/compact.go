@@ -54,7 +54,7 @@ func (in *input) sum() uint32 {
 // The pieces are read without a lock. What is written replaces exactly them, or nothing: if one has changed or gone meanwhile,
 // the result says that nothing was merged. Nothing is durable before the next Flush, and nothing needs to be.
 func (s *Store) Compact(k Key, shard int) (Compaction, error) {
-	if err := s.err(); err != nil {
+	if err := s.writable(); err != nil {
 		return Compaction{}, err
 	}
 	inputs, tooLarge, err := s.newest(k, shard, s.pins.limit(), maxMergeBytes)

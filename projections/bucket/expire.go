@@ -32,7 +32,7 @@ func (s *Store) FirstBlock(stream uint64) (block int64, ok bool, err error) {
 // no fold asks for them: while a restart could still come before it, or a reader's pin stands before it, nothing is deleted and
 // the answer is false (P5).
 func (s *Store) Expire(stream uint64, through int64, seq uint64) (bool, error) {
-	if err := s.err(); err != nil {
+	if err := s.writable(); err != nil {
 		return false, err
 	}
 	s.maintaining.Lock()

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -26,6 +27,9 @@ const (
 
 	defaultCacheBytes    = 64 << 20
 	defaultMemTableBytes = 32 << 20
+	defaultFlushTimeout  = 30 * time.Second
+	// errorEvery bounds how often a fault that lasts is logged: Pebble tries a flush that failed again at once.
+	errorEvery = time.Second
 )
 
 // ErrOtherLog says that the views were folded from another log than the one at hand.
@@ -38,6 +42,9 @@ var ErrVersion = errors.New("bucket: the views have another format; delete them 
 // that, because the views are not written for it. Discard them and fold again.
 var ErrDamaged = errors.New("bucket: the views are damaged")
 
+// ErrStuck says that a flush does not come to its end: the disk fails, or is full.
+var ErrStuck = errors.New("bucket: the views cannot be flushed to disk")
+
 // Damaged says whether an error means that the bytes of the views are not what was written.
 func Damaged(err error) bool {
 	return errors.Is(err, ErrDamaged) || errors.Is(err, ErrCorruptPiece) || errors.Is(err, fs.ErrNotExist) || pebble.IsCorruptionError(err)
@@ -48,6 +55,8 @@ type Options struct {
 	FS         vfs.FS       // default vfs.Default
 	Logger     *slog.Logger // default: discards
 	CacheBytes int64        // block cache, default 64 MiB
+	// FlushTimeout is for how long Flush waits, default 30s.
+	FlushTimeout time.Duration
 }
 
 // Store keeps pieces and shard checkpoints in a Pebble database of its own.
@@ -56,7 +65,10 @@ type Store struct {
 	fs       vfs.FS
 	identity []byte // of the log
 	failed   atomic.Pointer[error]
-	sealing  sync.Mutex // one base at a time
+	patience time.Duration // with a flush
+	flushing sync.Mutex
+	stuck    atomic.Pointer[<-chan struct{}] // the flush that was not waited for to its end; closed when it is done after all
+	sealing  sync.Mutex                      // one base at a time
 
 	pins        pins
 	maintaining sync.Mutex // held while maintenance looks at pieces again and changes them
@@ -77,7 +89,10 @@ func Open(dir string, identity []byte, opts Options) (*Store, error) {
 	if opts.CacheBytes == 0 {
 		opts.CacheBytes = defaultCacheBytes
 	}
-	s := &Store{fs: opts.FS, identity: bytes.Clone(identity)}
+	if opts.FlushTimeout == 0 {
+		opts.FlushTimeout = defaultFlushTimeout
+	}
+	s := &Store{patience: opts.FlushTimeout, fs: opts.FS, identity: bytes.Clone(identity)}
 	cache := pebble.NewCache(opts.CacheBytes)
 	defer cache.Unref()
 	po := &pebble.Options{
@@ -155,7 +170,7 @@ type Recent struct {
 
 // Commit writes a checkpoint (P3). It is durable after the next Flush.
 func (s *Store) Commit(c Checkpoint) error {
-	if err := s.err(); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	b := s.db.NewBatch()
@@ -237,13 +252,49 @@ func (s *Store) Recent(upTo uint64) ([]Recent, error) {
 	return out, nil
 }
 
-// Flush makes everything committed before it durable.
+// Flush makes everything committed before it durable. On a disk that fails it gives up after a while, with ErrStuck; Pebble goes on
+// trying. Until it succeeds, nothing more is written to the store: it could only pile up in memory until a write never returns.
 func (s *Store) Flush() error {
+	s.flushing.Lock()
+	defer s.flushing.Unlock()
 	if err := s.err(); err != nil {
 		return err
 	}
-	if err := s.db.Flush(); err != nil {
+	patience := time.NewTimer(s.patience)
+	defer patience.Stop()
+	if earlier := s.stuck.Load(); earlier != nil {
+		if err := s.await(*earlier, patience); err != nil {
+			return err
+		}
+	}
+	flushed, err := s.db.AsyncFlush()
+	if err != nil {
 		return fmt.Errorf("bucket: flush: %w", err)
+	}
+	return s.await(flushed, patience)
+}
+
+// await waits for a flush.
+func (s *Store) await(flushed <-chan struct{}, patience *time.Timer) error {
+	select {
+	case <-flushed:
+		s.stuck.Store(nil)
+		return s.err()
+	case <-patience.C:
+		s.stuck.Store(&flushed)
+		return errors.Join(ErrStuck, s.err())
+	}
+}
+
+// writable says why nothing can be written now, or nil.
+func (s *Store) writable() error {
+	if flushed := s.stuck.Load(); flushed != nil {
+		select {
+		case <-*flushed:
+			s.stuck.CompareAndSwap(flushed, nil)
+		default:
+			return ErrStuck
+		}
 	}
 	return s.err()
 }
@@ -287,11 +338,16 @@ func (s *Store) err() error {
 type storeLogger struct {
 	store  *Store
 	logger *slog.Logger
+	spoke  atomic.Int64 // when Errorf last did, ns
 }
 
 func (l *storeLogger) Infof(string, ...any) {}
 
 func (l *storeLogger) Errorf(format string, args ...any) {
+	now := time.Now().UnixNano()
+	if last := l.spoke.Load(); now-last < int64(errorEvery) || !l.spoke.CompareAndSwap(last, now) {
+		return
+	}
 	l.logger.Error("views store", "err", fmt.Sprintf(format, args...))
 }
 

@@ -165,6 +165,9 @@ func (p *Projection) finalCheckpoint() error {
 			c := freeze(s, w.shelves[id])
 			if err := p.commit(c); err != nil {
 				errs = append(errs, err)
+				if errors.Is(err, bucket.ErrStuck) {
+					return fmt.Errorf("last checkpoint: %w", err) // so are all others
+				}
 				continue
 			}
 			w.shelves[id].committed(c)
