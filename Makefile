@@ -6,7 +6,7 @@ REVISION  ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 LDFLAGS   := -X main.version=$(VERSION) -X main.revision=$(REVISION)
 FUZZTIME  ?= 10s
 # Packages whose tests use goroutines; the rest is folds and codecs.
-RACE      := ./log ./projections ./projections/pane ./projections/query ./transport/... ./cmd/...
+RACE      := ./log ./projections ./projections/bucket ./projections/pane ./projections/query ./transport/... ./cmd/...
 
 .PHONY: build test race lint fuzz-smoke bench demo clean
 

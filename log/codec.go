@@ -83,6 +83,14 @@ func appendBody(dst []byte, b Body) ([]byte, error) {
 		return dst, nil
 	case *Plan:
 		return append(dst, b.Spec...), nil
+	case *Expired:
+		if !b.valid() {
+			return dst, fmt.Errorf("%w: expired through %d on the grid %d + k·%d", ErrInvalid, b.Through, b.Origin, b.Width)
+		}
+		dst = binary.LittleEndian.AppendUint64(dst, b.Stream)
+		dst = binary.AppendVarint(dst, b.Origin)
+		dst = binary.AppendVarint(dst, b.Width)
+		return binary.AppendVarint(dst, b.Through), nil
 	case *Write:
 		return appendColumns(dst, b)
 	default:
@@ -153,6 +161,16 @@ func (d *decoder) body(k Kind) Body {
 		p := &Plan{Spec: append([]byte(nil), d.b...)}
 		d.b = nil
 		return p
+	case KindExpired:
+		e := &Expired{}
+		if id := d.take(8); id != nil {
+			e.Stream = binary.LittleEndian.Uint64(id)
+		}
+		e.Origin, e.Width, e.Through = d.varint(), d.varint(), d.varint()
+		if d.reason == "" && !e.valid() {
+			d.fail("not on the grid")
+		}
+		return e
 	case KindWrite:
 		w := &Write{}
 		d.columns(w)

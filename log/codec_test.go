@@ -2,6 +2,7 @@ package log
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"flag"
@@ -72,6 +73,7 @@ func goldenBodies() []Body {
 		&Start{Reason: StartProcess}, first, all.Finish(), counters.Finish(), mixed.Finish(), tenths.Finish(), raw.Finish(), only.Finish(),
 		&Watermark{Time: math.MaxInt64}, &Watermark{Time: -1, Scoped: true}, &Watermark{Time: 0, Scoped: true, Experiment: "e"},
 		&Tick{}, &Drain{}, &Plan{Spec: []byte(`{"a":1}`)}, &Start{Reason: StartResume},
+		&Expired{Stream: 0xfedcba9876543210, Origin: -500, Width: 15_000, Through: 1_699_999_994_500},
 	}
 }
 
@@ -208,6 +210,36 @@ func TestL7_UnknownKindAndVersion(t *testing.T) {
 	raw = reseal(9, raw, func(raw []byte) { raw[0], raw[offKind] = 1, 77 })
 	if _, err := DecodeEvent(9, raw); !errors.Is(err, ErrUnknownKind) || !errors.As(err, &unknown) || unknown.Seq != 9 || unknown.Kind != 77 {
 		t.Fatal(err)
+	}
+}
+
+// TestL7_ExpiredKeepsToItsGrid: an expiry whose time is no bucket end of its grid, or beyond all bounds, is neither written nor
+// read.
+func TestL7_ExpiredKeepsToItsGrid(t *testing.T) {
+	good := Expired{Stream: 1, Origin: 3, Width: 10, Through: -17}
+	if _, err := AppendEvent(nil, &Event{Seq: 1, Body: &good}); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []Expired{
+		{Origin: 3, Width: 10, Through: -16}, {Width: 0}, {Width: -10, Through: 10}, {Width: 1, Through: MaxGridMillis + 1},
+		{Width: 1, Through: math.MinInt64}, {Width: 1, Origin: math.MaxInt64, Through: 5}, {Width: math.MaxInt64},
+	} {
+		if _, err := AppendEvent(nil, &Event{Seq: 1, Body: &bad}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v is written: %v", bad, err)
+		}
+		raw, err := AppendEvent(nil, &Event{Seq: 1, Body: &good})
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload := binary.LittleEndian.AppendUint64(nil, bad.Stream)
+		for _, v := range []int64{bad.Origin, bad.Width, bad.Through} {
+			payload = binary.AppendVarint(payload, v)
+		}
+		raw = append(append(raw[:headerSize:headerSize], payload...), 0, 0, 0, 0)
+		var damage *CorruptionError
+		if _, err := DecodeEvent(1, reseal(1, raw, func([]byte) {})); !errors.As(err, &damage) {
+			t.Errorf("%+v is read: %v", bad, err)
+		}
 	}
 }
 

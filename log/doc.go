@@ -3,7 +3,7 @@
 //
 // # Contract
 //
-// An event is a Body (a write, a watermark, a start, a tick, a drain, a plan) that the log has put into order. Its
+// An event is a Body (a write, a watermark, a start, a tick, a drain, a plan, an expiry) that the log has put into order. Its
 // sequence is dense from 1. Append returns when the event is fsynced, and never before. The invariants, which the tests
 // name:
 //
@@ -18,6 +18,8 @@
 //   - L7 Refuse, never guess: an unknown version or kind, a damaged event, a log that ends before a note or a checkpoint
 //     says it should, a foreign directory or a newer format is a named error, and nothing on disk is changed.
 //   - L8 Bounded: the queue, a batch, the shared tail, the dictionary's caches and every decoded length have named bounds.
+//   - L9 Truncated on purpose: below the floor there is nothing, above it everything, and the first event kept follows the one
+//     that was removed last. Whoever asks for less than the floor is told so.
 //
 // # Life cycle
 //
@@ -48,7 +50,8 @@
 //
 // Keys of the store (integers big-endian):
 //
-//	m                  meta: format u8, floor u64, key of the series hash u64
+//	m                  meta: format u8, floor u64, key of the series hash u64; if the floor is beyond 1 also the hash of the
+//	                   event before it, 16 bytes, with which the chain begins
 //	e seq u64          an encoded event
 //	s ref u64          labels of a series
 //	h hash 16 bytes    keyed hash of encoded labels → ref u64
@@ -67,6 +70,7 @@
 //	tick       nothing
 //	drain      nothing
 //	plan       the spec
+//	expired    stream 8 | origin zz | width zz | through zz
 //	write      columns | definitions
 //
 // Columns of a write:

@@ -22,12 +22,20 @@ type jsonEvent struct {
 	Time       *int64          `json:"time_ms,omitempty"`
 	Experiment *string         `json:"experiment,omitempty"`
 	Plan       json.RawMessage `json:"plan,omitempty"`
+	Expired    *jsonExpired    `json:"expired,omitempty"`
 	Hash       string          `json:"hash,omitempty"`
 	Defs       []jsonDef       `json:"defs,omitempty"`
 	Series     []jsonSeries    `json:"series,omitempty"`
 	Exemplars  []jsonExemplar  `json:"exemplars,omitempty"`
 	Histograms []jsonHistogram `json:"histograms,omitempty"`
 	Metadata   []jsonMetadata  `json:"metadata,omitempty"`
+}
+
+type jsonExpired struct {
+	Stream  string `json:"stream"`
+	Origin  int64  `json:"origin_ms"`
+	Width   int64  `json:"width_ms"`
+	Through int64  `json:"through_ms"`
 }
 
 type jsonDef struct {
@@ -111,6 +119,8 @@ func DumpJSON(w io.Writer, e *Event, lookup func(SeriesRef) (labels.Labels, bool
 		if !json.Valid(b.Spec) {
 			j.Plan, _ = json.Marshal(string(b.Spec))
 		}
+	case *Expired:
+		j.Expired = &jsonExpired{Stream: fmt.Sprintf("%016x", b.Stream), Origin: b.Origin, Width: b.Width, Through: b.Through}
 	case *Write:
 		j.write(b, lookup)
 	}

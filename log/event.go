@@ -25,6 +25,8 @@ const (
 	KindTick      Kind = 4
 	KindDrain     Kind = 5
 	KindPlan      Kind = 6
+	// 7 is kept for what compaction has done, which changes no fold so far.
+	KindExpired Kind = 8
 )
 
 // String returns the name that `tidemark log dump` prints.
@@ -42,6 +44,8 @@ func (k Kind) String() string {
 		return "drain"
 	case KindPlan:
 		return "plan"
+	case KindExpired:
+		return "expired"
 	default:
 		return "unknown"
 	}
@@ -57,7 +61,7 @@ type Event struct {
 	Body     Body
 }
 
-// Body is what an event says: *Start, *Write, *Watermark, *Tick, *Drain or *Plan.
+// Body is what an event says: *Start, *Write, *Watermark, *Tick, *Drain, *Plan or *Expired.
 type Body interface {
 	Kind() Kind
 }
@@ -92,6 +96,25 @@ type Drain struct{}
 // Plan replaces the plan in force. Spec is opaque to the log (canonical JSON, written and read by projections/plan).
 type Plan struct {
 	Spec []byte
+}
+
+// Expired says that retention has removed the buckets of one pane stream that end at or before Through: they are as if they had
+// never been, and samples that would fall into them are late. It carries the stream's grid, because the plan in force may no
+// longer have the stream.
+type Expired struct {
+	Stream  uint64 // identity of the pane stream
+	Origin  int64  // ms, of the grid; |Origin| ≤ MaxGridMillis
+	Width   int64  // ms, of the grid; from 1 to MaxGridMillis
+	Through int64  // ms, a bucket end on the grid; |Through| ≤ MaxGridMillis
+}
+
+// MaxGridMillis bounds the times in an Expired event, so that arithmetic on a grid cannot overflow.
+const MaxGridMillis = 1 << 60
+
+// valid says whether the event keeps the rules of its fields.
+func (e *Expired) valid() bool {
+	within := func(t int64) bool { return -MaxGridMillis <= t && t <= MaxGridMillis }
+	return e.Width >= 1 && within(e.Width) && within(e.Origin) && within(e.Through) && (e.Through-e.Origin)%e.Width == 0
 }
 
 // SeriesDef binds a reference to its label set. Labels are sorted by name, without empty values.
@@ -154,3 +177,6 @@ func (*Drain) Kind() Kind { return KindDrain }
 
 // Kind implements Body.
 func (*Plan) Kind() Kind { return KindPlan }
+
+// Kind implements Body.
+func (*Expired) Kind() Kind { return KindExpired }

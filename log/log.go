@@ -23,7 +23,7 @@ type Log struct {
 	store    store
 	guard    *storeGuard
 	dict     *Dictionary
-	floor    Seq
+	origin   atomic.Pointer[origin]
 	clock    *clock
 	note     headNote // as read at Open; afterwards the noter's own
 
@@ -35,6 +35,10 @@ type Log struct {
 	closed   sync.Once
 	closeErr error
 	started  atomic.Bool
+
+	settling   sync.Mutex
+	settled    <-chan struct{} // closed when the flush under way is done; nil if none is
+	truncating sync.Mutex      // held while Truncate is at work; for good, if the store never answers it
 
 	poison     atomic.Pointer[poisonError]
 	poisonedCh chan struct{}
@@ -194,8 +198,8 @@ func (l *Log) load(path string, note headNote) error {
 	if err := checkTables(l.store.db, l.opts.FS, path); err != nil {
 		return err
 	}
-	l.floor = m.floor
-	end, err := checkEnd(&l.store, m.floor, note, l.opts.FS.PathJoin(l.dir, headFile))
+	l.origin.Store(&origin{floor: m.floor, prev: m.prev})
+	end, err := checkEnd(&l.store, m, note, l.opts.FS.PathJoin(l.dir, headFile))
 	if err != nil {
 		return err
 	}
@@ -241,15 +245,23 @@ type logEnd struct {
 
 // checkEnd finds the end of the log and checks that it begins at the floor, reaches the HEAD note, and is dense and
 // chained behind it.
-func checkEnd(s *store, floor Seq, note headNote, notePath string) (logEnd, error) {
+func checkEnd(s *store, m meta, note headNote, notePath string) (logEnd, error) {
+	floor := m.floor
 	var end logEnd
 	first := true
-	one := func(key, _ []byte) (bool, error) {
+	one := func(key, value []byte) (bool, error) {
 		first = false
 		if seq, err := seqOf(key); err != nil || seq != floor {
 			return false, corrupt(floor, "the first event has the key %x", key)
 		}
-		return false, nil
+		if floor == 1 {
+			return false, nil
+		}
+		e, err := DecodeEvent(floor, value)
+		if err == nil && e.Prev != m.prev {
+			err = corrupt(floor, "predecessor hash is %x; where the log was truncated it was %x", e.Prev, m.prev)
+		}
+		return false, err
 	}
 	if err := s.iterate(eventKey(0), []byte{prefixEvent + 1}, one, nil); err != nil {
 		return end, err
@@ -260,6 +272,9 @@ func checkEnd(s *store, floor Seq, note headNote, notePath string) (logEnd, erro
 	}
 	if note.seq > last {
 		return end, &ShortLogError{Have: last, Want: note.seq, What: notePath}
+	}
+	if first && floor > 1 {
+		return end, corrupt(floor, "event is missing") // the newest is never truncated
 	}
 	if first {
 		return end, nil
@@ -334,7 +349,7 @@ func (l *Log) Head() Seq {
 }
 
 // Floor returns the first sequence that the log still holds, or would hold.
-func (l *Log) Floor() Seq { return l.floor }
+func (l *Log) Floor() Seq { return l.origin.Load().floor }
 
 // LogTime returns the current log time in ms: what the committer would stamp now.
 func (l *Log) LogTime() int64 { return l.clock.now() }
@@ -396,9 +411,10 @@ func (l *Log) abandon() {
 			return
 		}
 	}
-	if l.guard.halted.Load() {
+	if l.guard.halted.Load() || !l.truncating.TryLock() {
 		return
 	}
+	l.truncating.Unlock()
 	defer func() { _ = recover() }()
 	_ = l.store.close()
 	_ = l.lock.Close()

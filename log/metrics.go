@@ -36,13 +36,14 @@ type Metrics struct {
 	FreshSeries  int64 // wait for their first event
 	NoteFailures uint64
 	DiskBytes    uint64 // of the store; 0 when closed
+	KeptBytes    uint64 // of them, what holds events and series: tables that are not about to be deleted, and what is in use of the WALs
 	Poisoned     bool
 }
 
 // Metrics returns the current numbers.
 func (l *Log) Metrics() Metrics {
 	m := Metrics{
-		Floor:   l.floor,
+		Floor:   l.Floor(),
 		Batches: l.counts.batches.Load(), Events: l.counts.events.Load(), Samples: l.counts.samples.Load(),
 		EventBytes: l.counts.bytes.Load(), CommitTime: time.Duration(l.counts.commitNanos.Load()),
 		NoteFailures: l.counts.noteFailures.Load(),
@@ -52,7 +53,9 @@ func (l *Log) Metrics() Metrics {
 	m.Head, m.TailEvents, m.TailBytes = l.durable.head, len(l.durable.tail.events), l.durable.tail.bytes
 	l.durable.RUnlock()
 	if db, err := l.store.acquire(); err == nil {
-		m.DiskBytes = db.Metrics().DiskSpaceUsage()
+		pm := db.Metrics()
+		m.DiskBytes = pm.DiskSpaceUsage()
+		m.KeptBytes = pm.Table.Local.LiveSize + pm.WAL.Size
 		l.store.release()
 	}
 	return m

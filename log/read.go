@@ -25,12 +25,15 @@ type Reader struct {
 
 // NewReader returns a reader whose first event is from; 0 means the floor.
 func (l *Log) NewReader(from Seq) *Reader {
-	from = max(from, l.floor)
-	return &Reader{l: l, next: from, chained: from == 1}
+	if from == 0 {
+		from = l.Floor()
+	}
+	return &Reader{l: l, next: from}
 }
 
 // Next returns the next event. It fails with io.EOF at the durable head, where it may be called again later; with a
-// *CorruptionError or an *UnknownEventError that names the sequence, for good (nothing is skipped); or with ErrClosed.
+// *CorruptionError or an *UnknownEventError that names the sequence, for good (nothing is skipped); with a *TruncatedError where
+// the log no longer has the event; or with ErrClosed.
 func (r *Reader) Next() (*Event, error) {
 	raw, err := r.nextRaw()
 	if err != nil {
@@ -70,12 +73,30 @@ func (r *Reader) nextRaw() ([]byte, error) {
 
 func (r *Reader) buffered() int { return len(r.raw) }
 
-// fill reads ahead, at least the next event.
+// fill reads ahead, at least the next event. The log may be truncated meanwhile.
 func (r *Reader) fill(head Seq) error {
-	at := r.next
-	if !r.chained && at > r.l.floor {
-		at-- // for its hash
+	for {
+		start := r.l.origin.Load()
+		if r.next < start.floor {
+			return &TruncatedError{Seq: r.next, Floor: start.floor}
+		}
+		at := r.next
+		switch {
+		case at == start.floor:
+			r.prev, r.chained = start.prev, true
+		case !r.chained:
+			at-- // for its hash
+		}
+		err := r.fillFrom(at, head)
+		var damage *CorruptionError
+		if errors.As(err, &damage) && at < r.l.Floor() {
+			continue // it was there when we looked
+		}
+		return err
 	}
+}
+
+func (r *Reader) fillFrom(at, head Seq) error {
 	var size int
 	r.raw = make([][]byte, 0, min(readAheadEvents, int(head-r.next)+1))
 	err := r.l.store.iterate(eventKey(at), eventKey(head+1), func(key, value []byte) (bool, error) {

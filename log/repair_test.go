@@ -340,9 +340,7 @@ func TestRepair_Truncated(t *testing.T) {
 	p := newPatient(t)
 	const floor = 20
 	l := mustOpen(t, testDir, Options{FS: p.fs})
-	b := l.store.db.NewBatch()
-	m := meta{floor: floor, seed: l.dict.seed}
-	if err := errors.Join(b.DeleteRange(eventKey(0), eventKey(floor), nil), b.Set([]byte{prefixMeta}, m.encode(), nil), b.Commit(pebble.Sync)); err != nil {
+	if err := l.Truncate(floor - 1); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(l.store.db.Flush(), l.Close()); err != nil {

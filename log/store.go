@@ -43,26 +43,39 @@ func seriesKey(ref SeriesRef) []byte {
 
 func hashKey(h Hash) []byte { return append([]byte{prefixHash}, h[:]...) }
 
+// metaSize is the length of the meta record of a log that was never truncated.
+const metaSize = 17
+
 // meta is the value of the key 'm'.
 type meta struct {
 	floor Seq
 	seed  uint64
+	prev  Hash // of the event before the floor; on disk only if the floor is beyond 1
 }
 
 func (m meta) encode() []byte {
 	b := []byte{storeFormat}
 	b = binary.BigEndian.AppendUint64(b, uint64(m.floor))
-	return binary.BigEndian.AppendUint64(b, m.seed)
+	b = binary.BigEndian.AppendUint64(b, m.seed)
+	if m.floor > 1 {
+		b = append(b, m.prev[:]...)
+	}
+	return b
 }
 
 func decodeMeta(b []byte) (meta, error) {
 	switch {
 	case len(b) > 0 && b[0] > storeFormat:
 		return meta{}, fmt.Errorf("%w: %d, not %d", ErrNewerFormat, b[0], storeFormat)
-	case len(b) != 17:
+	case len(b) != metaSize && len(b) != metaSize+len(Hash{}):
 		return meta{}, corrupt(0, "meta record has %d bytes", len(b))
 	}
-	return meta{floor: Seq(binary.BigEndian.Uint64(b[1:])), seed: binary.BigEndian.Uint64(b[9:])}, nil
+	m := meta{floor: Seq(binary.BigEndian.Uint64(b[1:])), seed: binary.BigEndian.Uint64(b[9:])}
+	if m.floor == 0 || (m.floor > 1) != (len(b) > metaSize) {
+		return meta{}, corrupt(0, "meta record has %d bytes and the floor %d", len(b), m.floor)
+	}
+	copy(m.prev[:], b[metaSize:])
+	return m, nil
 }
 
 // inspect looks at dir without changing anything. exists is whether there is a store.

@@ -86,9 +86,12 @@ type Subscription struct {
 	reader *Reader
 }
 
-// Subscribe returns a subscription whose first event is from; 0 means the floor.
+// Subscribe returns a subscription whose first event is from; 0 means the floor. It fails like Reader.Next.
 func (l *Log) Subscribe(from Seq) *Subscription {
-	return &Subscription{l: l, next: max(from, l.floor)}
+	if from == 0 {
+		from = l.Floor()
+	}
+	return &Subscription{l: l, next: from}
 }
 
 // Next blocks until at least one event is durable and returns up to max of them (at least one), in order. It takes them from the shared

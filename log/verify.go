@@ -206,7 +206,7 @@ type FileClass struct {
 
 // Stat reads the ends of the log, counts the series and lists the files. It reads the whole dictionary.
 func (l *Log) Stat() (Stat, error) {
-	s := Stat{Dir: l.dir, Format: storeFormat, Floor: l.floor, Head: l.Head()}
+	s := Stat{Dir: l.dir, Format: storeFormat, Floor: l.Floor(), Head: l.Head()}
 	if s.Head >= s.Floor {
 		s.Events = uint64(s.Head - s.Floor + 1)
 		first, err := l.NewReader(s.Floor).Next()

@@ -46,6 +46,19 @@ func newCollector(n *node) *collector {
 		{"pane_unplanned_samples_total", "Samples that no pane stream takes.", nil},
 		{"pane_closed_buckets_total", "Buckets closed.", nil},
 		{"views_disk_bytes", "Size of the files of the views.", nil},
+		{"views_compactions_total", "Compactions of pieces: each leaves one piece where there were several.", nil},
+		{"views_compacted_pieces_total", "Pieces merged by compactions.", nil},
+		{"views_compaction_read_bytes_total", "Bytes of pieces that compactions read.", nil},
+		{"views_compaction_written_bytes_total", "Bytes of pieces that compactions wrote.", nil},
+		{"views_compaction_pending", "Places in the views that are due for compaction. Alert when it grows.", nil},
+		{"log_truncations_total", "Truncations of the log by age or size.", nil},
+		{"log_truncation_consecutive_failures", "Times in a row that the log was due for truncation and could not be truncated. Alert on it.", nil},
+		{"log_size_limit_bytes", "Size by which the log is truncated; writes are refused a quarter above it.", nil},
+		{"log_base_seq", "Sequence of the base that this process sealed last.", nil},
+		{"views_expired_events_total", "Retention deletes appended to the log: each removes the older buckets of one stream.", nil},
+		{"views_expired_deletes_total", "Ranges of pieces deleted after retention.", nil},
+		{"views_expiry_consecutive_failures", "Passes of retention that failed in a row. Alert on it.", nil},
+		{"views_compaction_consecutive_failures", "Passes of compaction that failed in a row. Alert on it.", nil},
 	} {
 		c.desc[d.name] = prometheus.NewDesc("tidemark_"+d.name, d.help, d.labels, nil)
 	}
@@ -81,7 +94,27 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge("log_free_bytes", float64(c.n.gate.free.Load()))
 	gauge("series", float64(c.n.index.Len()))
 	gauge("views_disk_bytes", float64(c.n.views.Bytes()))
+	c.maintenance(gauge, counter)
 	c.panes(gauge, counter)
+}
+
+func (c *collector) maintenance(gauge, counter func(string, float64, ...string)) {
+	st := c.n.compact.Stats()
+	counter("views_compactions_total", float64(st.Compactions))
+	counter("views_compacted_pieces_total", float64(st.Pieces))
+	counter("views_compaction_read_bytes_total", float64(st.Read))
+	counter("views_compaction_written_bytes_total", float64(st.Written))
+	gauge("views_compaction_pending", float64(st.Pending))
+	gauge("views_compaction_consecutive_failures", float64(st.Failures))
+	k := c.n.keeper
+	counter("log_truncations_total", float64(k.truncations.Load()))
+	gauge("log_truncation_consecutive_failures", float64(k.failures.Load()))
+	gauge("log_size_limit_bytes", float64(k.limits().size))
+	gauge("log_base_seq", float64(k.base.Load()))
+	x := c.n.expirer.Stats()
+	counter("views_expired_events_total", float64(x.Events))
+	counter("views_expired_deletes_total", float64(x.Deletes))
+	gauge("views_expiry_consecutive_failures", float64(x.Failures))
 }
 
 func (c *collector) panes(gauge, counter func(string, float64, ...string)) {

@@ -38,6 +38,7 @@ type gate struct {
 	path    string        // of the log, for the free space
 	minFree uint64        // bytes
 	now     func() time.Time
+	full    func() bool // the log has reached its cap; nil: never
 
 	freeBytes func(path string) (uint64, error)
 
@@ -46,6 +47,7 @@ type gate struct {
 
 	open atomic.Bool   // the start stands in the log
 	free atomic.Uint64 // bytes, as last seen
+	over atomic.Bool   // the log was full when last seen
 
 	sealing sync.RWMutex // held for reading while an event is appended
 	sealed  bool
@@ -82,6 +84,9 @@ func (g *gate) unavailable() error {
 	}
 	if g.waiting() > g.maxWaiting {
 		return &remotewrite.Unavailable{Reason: "closed buckets cannot be written", RetryAfter: diskRetry}
+	}
+	if g.over.Load() {
+		return &remotewrite.Unavailable{Reason: "the log has reached its size cap and cannot be truncated", RetryAfter: diskRetry}
 	}
 	if g.maxLag > 0 && g.ready() && g.lag.lag(g.now()) > g.maxLag {
 		return &remotewrite.Unavailable{Reason: "projections lag behind the log", RetryAfter: lagRetry}
@@ -167,6 +172,7 @@ func (g *gate) watch(ctx context.Context) error {
 			// A disk that cannot be asked is not taken for a full one: the log itself will say.
 			_ = g.lookAtDisk()
 			g.lag.look(g.now())
+			g.lookAtSize()
 		}
 	}
 }
@@ -188,6 +194,8 @@ func freeBytes(path string) (uint64, error) {
 	}
 	return st.Bavail * uint64(st.Bsize), nil
 }
+
+func (g *gate) lookAtSize() { g.over.Store(g.full != nil && g.full()) }
 
 // reasons says in words why writes are refused.
 func (g *gate) reasons() []string {

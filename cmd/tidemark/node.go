@@ -30,6 +30,7 @@ import (
 const (
 	logDir   = "log"
 	viewsDir = "views"
+	baseDir  = "base"
 )
 
 // failuresToReport is the number of consecutive checkpoint failures from which the service calls itself not ready.
@@ -43,6 +44,9 @@ type node struct {
 	events  *log.Log
 	index   *series.Index
 	views   *bucket.Store
+	compact *bucket.Compactor
+	expirer *pane.Expirer
+	keeper  *keeper
 	panes   *pane.Projection
 	runner  *projections.Runner
 	ticker  *pane.Ticker
@@ -89,9 +93,12 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 		return nil, errors.Join(err, n.events.Close())
 	}
 	n.lag = newLagMeter(n.events, n.panes)
+	n.keeper = &keeper{
+		events: n.events, panes: n.panes, views: n.views, bases: filepath.Join(f.storagePath, baseDir), limits: n.limits, logger: logger,
+	}
 	n.gate = &gate{
 		events: n.events, lag: n.lag, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
-		freeBytes: f.around.freeBytes, waiting: n.panes.Waiting, maxWaiting: maxWaiting,
+		freeBytes: f.around.freeBytes, waiting: n.panes.Waiting, maxWaiting: maxWaiting, full: n.keeper.full,
 	}
 	if n.gate.freeBytes == nil {
 		n.gate.freeBytes = freeBytes
@@ -100,6 +107,8 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 		return nil, errors.Join(err, n.close())
 	}
 	n.ticker = pane.NewTicker(n.panes, tickLog{n.gate})
+	n.expirer = pane.NewExpirer(n.panes, n.events, logger)
+	n.compact = bucket.NewCompactor(n.views, bucket.CompactorOptions{Logger: logger})
 	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner}
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(n),
@@ -148,7 +157,11 @@ func (n *node) openViews() error {
 		return err
 	}
 	err := n.restoreViews()
-	if bucket.Damaged(err) || errors.Is(err, pane.ErrCorruptState) {
+	damaged := bucket.Damaged(err) || errors.Is(err, pane.ErrCorruptState)
+	if behind := new(behindFloor); errors.As(err, &behind) || damaged && n.events.Floor() > 1 {
+		return n.restoreBase(err)
+	}
+	if damaged {
 		// Nothing is lost: the log has it all.
 		n.logger.Warn("The views are damaged; they are discarded and folded again from the log", "err", err)
 		if err := bucket.Discard(n.viewsPath(), bucket.Options{FS: n.flags.around.viewsFS}); err != nil {
@@ -157,6 +170,27 @@ func (n *node) openViews() error {
 		err = n.restoreViews()
 	}
 	return err
+}
+
+// restoreBase puts the base in the place of views that the log can no longer make anew.
+func (n *node) restoreBase(cause error) error {
+	n.logger.Warn("The views are missing or damaged, and the log was truncated; they are restored from the base", "err", cause)
+	floor := n.events.Floor()
+	base, err := bucket.RestoreBase(filepath.Join(n.flags.storagePath, baseDir), n.viewsPath(), n.events.Identity(), uint64(floor), bucket.Options{})
+	if err != nil {
+		return fmt.Errorf("%w; the log begins at %d, so they cannot be folded again without a base: %w", cause, floor, err)
+	}
+	if err := n.restoreViews(); err != nil {
+		return fmt.Errorf("views from base %s: %w", base.Path, err)
+	}
+	n.logger.Info("Views restored", "base", base.Path, "replay_from", base.Seq+1)
+	return nil
+}
+
+// limits are those of the log, by the configuration in force.
+func (n *node) limits() limits {
+	l := n.current.Load().cfg.Log
+	return limits{age: time.Duration(l.Retention), size: uint64(l.MaxSize)}
 }
 
 func (n *node) viewsPath() string { return filepath.Join(n.flags.storagePath, viewsDir) }
@@ -174,6 +208,9 @@ func (n *node) restoreViews() error {
 	n.runner = projections.NewRunner(n.events, n.panes)
 	if err := n.runner.Restore(); err != nil {
 		return errors.Join(err, n.views.Close())
+	}
+	if at, err := n.panes.Applied(); err == nil && at+1 < n.events.Floor() {
+		return errors.Join(&behindFloor{at: at, floor: n.events.Floor()}, n.views.Close())
 	}
 	return nil
 }
@@ -289,7 +326,7 @@ func (n *node) Reasons() []string {
 	if k := n.panes.CheckpointFailures(); k >= failuresToReport {
 		reasons = append(reasons, fmt.Sprintf("projection %s failed to write its last %d checkpoints", n.panes.Name(), k))
 	}
-	return reasons
+	return append(reasons, n.keeper.reasons()...)
 }
 
 // configText is the configuration in force, without secrets.
@@ -297,7 +334,7 @@ func (n *node) configText() string { return n.current.Load().cfg.String() }
 
 func (n *node) runtimeState() api.RuntimeState {
 	c := n.current.Load()
-	return api.RuntimeState{Start: n.started, LastConfig: c.at, ReloadOK: c.ok, Retention: "until removed by hand"}
+	return api.RuntimeState{Start: n.started, LastConfig: c.at, ReloadOK: c.ok, Retention: fmt.Sprintf("%v or %v of the log", c.cfg.Log.Retention, c.cfg.Log.MaxSize)}
 }
 
 // Materializations implements api.Materializations.

@@ -185,7 +185,7 @@ func newLogDump(app *kingpin.Application) command {
 	var from, to uint64
 	c := logGroup(app).Command("dump", "Print events, one JSON object a line.")
 	storageFlag(c, &dir)
-	c.Flag("from", "First sequence.").Default("1").Uint64Var(&from)
+	c.Flag("from", "First sequence. 0 = the first that the log still has.").Default("0").Uint64Var(&from)
 	c.Flag("to", "Last sequence. 0 = to the end.").Default("0").Uint64Var(&to)
 	return command{c, func(ctx context.Context, stdout, _ io.Writer) (err error) {
 		l, err := log.OpenReadOnly(filepath.Join(dir, logDir), log.Options{})

@@ -23,6 +23,9 @@
 //	P4  A piece's bytes do not depend on the order in which its entries were put.
 //	P5  After a crash anywhere in Swap, Settle finds the old views or the new ones, whole, and nothing in between.
 //	P6  Views whose note is not that of the work at hand are never gone on with.
+//	P7  Maintenance (Compact, Expire) changes no reader's answer: it keeps to the durable checkpoint and to what readers have
+//	    pinned, and what it writes lands in one batch that first looks again at what it replaces. See pins for the proof.
+//	P9  A base is whole or is not there: see Seal. It is written down in base.go.
 //
 // Bytes in the store (integers in keys are big-endian; signed ones have their sign bit flipped so that they sort):
 //

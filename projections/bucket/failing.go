@@ -49,7 +49,7 @@ func (h *health) writable() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.flushErr != nil {
-		return fmt.Errorf("bucket: flush fails: %w", h.flushErr)
+		return fmt.Errorf("%w: %w", ErrStuck, h.flushErr)
 	}
 	return nil
 }

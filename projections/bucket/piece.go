@@ -75,6 +75,11 @@ func appendPiece(dst []byte, chunks []*chunk) []byte {
 	for _, c := range chunks {
 		items = c.appendItems(items, nil)
 	}
+	return appendItemsPiece(dst, items)
+}
+
+// appendItemsPiece encodes the newest of items, which it sorts.
+func appendItemsPiece(dst []byte, items []item) []byte {
 	sortItems(items)
 	n := 0
 	for i := range items {

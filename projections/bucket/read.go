@@ -3,6 +3,7 @@ package bucket
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -28,7 +29,8 @@ type Bucket struct {
 }
 
 // Collect calls yield with every bucket of a stream with an end in (from, to], by block, shard, series, end: a series' ends
-// come in increasing order. shards is indexed by shard. P1 holds as of the views.
+// come in increasing order. shards is indexed by shard. P1 holds as of the views, which were taken under a Pin that is still held;
+// if not, it may fail with ErrStaleView.
 func (s *Store) Collect(ctx context.Context, stream uint64, g Grid, from, to int64, shards []ShardView, yield func(shard int, b Bucket) error) error {
 	if err := s.health.readable(); err != nil {
 		return err
@@ -45,6 +47,9 @@ func (s *Store) Collect(ctx context.Context, stream uint64, g Grid, from, to int
 	})
 	if err != nil {
 		return fmt.Errorf("bucket: iterate: %w", err)
+	}
+	if err := s.pins.check(shards); err != nil {
+		return errors.Join(err, it.Close())
 	}
 	c := collector{ctx: ctx, it: it, grid: g, from: from, to: to, shards: shards, yield: yield}
 	err = c.run(stream, lo, hi)

@@ -18,7 +18,7 @@ const swapDir = "/data/views"
 var swapWork = Work{Identity: []byte("log"), Through: 7, Hash: [16]byte{1, 2}, Program: "one"}
 
 // fill makes the store in dir hold one checkpoint, durably.
-func fill(fs vfs.FS, dir string, seq uint64) error {
+func fillDir(fs vfs.FS, dir string, seq uint64) error {
 	s, err := Open(dir, []byte("log"), Options{FS: fs})
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func TestP5_CrashInSwap(t *testing.T) {
 				t.Fatal(err)
 			}
 			if old > 0 {
-				if err := fill(base, swapDir, old); err != nil {
+				if err := fillDir(base, swapDir, old); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -132,7 +132,7 @@ func rebuildAndSwap(fs vfs.FS) error {
 	if _, err := BeginRebuild(swapDir, swapWork, o); err != nil {
 		return err
 	}
-	if err := fill(fs, RebuildDir(swapDir), 7); err != nil {
+	if err := fillDir(fs, RebuildDir(swapDir), 7); err != nil {
 		return err
 	}
 	return Swap(swapDir, o)
@@ -199,7 +199,7 @@ func TestP6_OnlyTheSameWorkGoesOn(t *testing.T) {
 		"hash":     func(w *Work) { w.Hash[15]++ },
 		"program":  func(w *Work) { w.Program = "two" },
 	} {
-		if err := fill(fs, RebuildDir(swapDir), 7); err != nil {
+		if err := fillDir(fs, RebuildDir(swapDir), 7); err != nil {
 			t.Fatal(err)
 		}
 		w := swapWork
@@ -237,7 +237,7 @@ func TestOpenReadOnly(t *testing.T) {
 	if _, err := OpenReadOnly(swapDir, []byte("log"), Options{FS: fs}); err == nil {
 		t.Error("opened what is not there")
 	}
-	if err := fill(fs, swapDir, 3); err != nil {
+	if err := fillDir(fs, swapDir, 3); err != nil {
 		t.Fatal(err)
 	}
 	before, err := fs.List(swapDir)

@@ -39,6 +39,9 @@ var ErrVersion = errors.New("bucket: the views have another format; delete them 
 // that, because the views are not written for it. Discard them and fold again.
 var ErrDamaged = errors.New("bucket: the views are damaged")
 
+// ErrStuck says that a flush does not come to its end: the disk fails, or is full.
+var ErrStuck = errors.New("bucket: the views cannot be flushed to disk")
+
 // Damaged says whether an error means that the bytes of the views are not what was written.
 func Damaged(err error) bool {
 	return errors.Is(err, ErrDamaged) || errors.Is(err, ErrCorruptPiece) || errors.Is(err, fs.ErrNotExist) || pebble.IsCorruptionError(err)
@@ -53,11 +56,20 @@ type Options struct {
 
 // Store keeps pieces and shard checkpoints in a Pebble database of its own.
 type Store struct {
-	db     *pebble.DB
-	health *health
+	db       *pebble.DB
+	fs       vfs.FS
+	identity []byte // of the log
+	health   *health
 
 	flushing sync.Mutex
 	pending  <-chan struct{} // of a flush that is not known to have ended
+	sealing  sync.Mutex      // one base at a time
+
+	pins        pins
+	maintaining sync.Mutex // held while maintenance looks at pieces again and changes them
+
+	touching sync.Mutex
+	touched  map[spot]int // pieces that checkpoints have written and no compaction has dealt with; bounded by maxTouched
 }
 
 // Open opens the store in dir, or creates it. identity names the log that is folded into it: ErrOtherLog if the store was
@@ -81,7 +93,7 @@ func openStore(dir string, identity []byte, opts Options, po *pebble.Options) (*
 	if opts.CacheBytes == 0 {
 		opts.CacheBytes = defaultCacheBytes
 	}
-	s := &Store{health: newHealth(opts.Logger)}
+	s := &Store{health: newHealth(opts.Logger), fs: opts.FS, identity: bytes.Clone(identity)}
 	cache := pebble.NewCache(opts.CacheBytes)
 	defer cache.Unref()
 	po.FS, po.Cache, po.DisableWAL = calmFS{opts.FS, s.health}, cache, true
@@ -165,7 +177,7 @@ type Recent struct {
 
 // Commit writes a checkpoint (P3). It is durable after the next Flush. It fails while flushes do.
 func (s *Store) Commit(c Checkpoint) error {
-	if err := errors.Join(s.health.writable(), s.settled()); err != nil {
+	if err := s.writable(); err != nil {
 		return err
 	}
 	b := s.db.NewBatch()
@@ -192,6 +204,9 @@ func (s *Store) Commit(c Checkpoint) error {
 	}
 	if err := s.db.Apply(b, pebble.NoSync); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
+	}
+	for k := range chunks {
+		s.touch(k, c.Shard)
 	}
 	return s.health.writable()
 }
@@ -244,8 +259,16 @@ func (s *Store) Recent(upTo uint64) ([]Recent, error) {
 	return out, nil
 }
 
-// settled fails while a flush that was given up on has still not ended: what is committed would pile up behind it.
-func (s *Store) settled() error {
+// writable says why nothing can be written now, or nil.
+func (s *Store) writable() error {
+	if err := s.health.writable(); err != nil {
+		return err
+	}
+	return s.flushEnded()
+}
+
+// flushEnded fails while a flush that was given up on has still not ended: what is committed would pile up behind it.
+func (s *Store) flushEnded() error {
 	s.flushing.Lock()
 	defer s.flushing.Unlock()
 	if s.pending == nil {
@@ -256,7 +279,7 @@ func (s *Store) settled() error {
 		s.pending = nil
 		return nil
 	default:
-		return errors.New("bucket: the last flush has not ended")
+		return fmt.Errorf("%w: the last flush has not ended", ErrStuck)
 	}
 }
 
@@ -285,9 +308,9 @@ func (s *Store) Flush(ctx context.Context) error {
 			if err := s.health.writable(); err != nil {
 				return err
 			}
-			return errors.New("bucket: flush: an attempt failed")
+			return fmt.Errorf("%w: an attempt failed", ErrStuck)
 		case <-ctx.Done():
-			return fmt.Errorf("bucket: flush: %w", ctx.Err())
+			return fmt.Errorf("%w: %w", ErrStuck, ctx.Err())
 		}
 		if !behind {
 			return s.health.writable()

@@ -165,6 +165,7 @@ func (p *Projection) flush(ctx context.Context) error {
 		return err
 	}
 	p.ckpt.durable.Store(uint64(least))
+	p.store.Durable(uint64(least))
 	p.recent.durable(least)
 	return nil
 }

@@ -77,6 +77,9 @@ func play(ctx context.Context, fs vfs.FS, h history, cam *camera) (string, error
 				if err := n.panes.Checkpoint(ctx); err != nil {
 					return "", err
 				}
+				if err := n.maintain(ctx); err != nil {
+					return "", err
+				}
 			}
 		}
 		if print, err = n.describe(ctx); err != nil {
@@ -89,7 +92,7 @@ func play(ctx context.Context, fs vfs.FS, h history, cam *camera) (string, error
 	return print, nil
 }
 
-// A crash before any operation that writes, at any moment of ingest, barrier, checkpoint, stop and start: every acknowledged
+// A crash before any operation that writes, at any moment of ingest, barrier, checkpoint, compaction, retention, stop and start: every acknowledged
 // event is in the log, none is there in part, and after the rest of the input the published buckets, the counters and the
 // frontiers are those of a run that was never interrupted.
 func TestCrashAtEveryFileOperation(t *testing.T) {

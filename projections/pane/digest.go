@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"math/bits"
 
@@ -45,7 +46,12 @@ var indexGrid = bucket.Grid{Width: 1}
 // Digest computes the logical digest of all published buckets.
 func (p *Projection) Digest(ctx context.Context) (Digest, error) {
 	var views [Shards]bucket.ShardView
+	var expired map[plan.StreamID]expiry
+	defer p.store.Pin()() // before the views are taken, until they are read
 	seq, err := p.cut(ctx, func(s *Shard, sh *shelf) {
+		if s.id == 0 {
+			expired = maps.Clone(s.expired)
+		}
 		v := &views[s.id]
 		v.PieceSeq = uint64(sh.pieceSeq)
 		for _, t := range sh.leaving {
@@ -74,7 +80,11 @@ func (p *Projection) Digest(ctx context.Context) (Digest, error) {
 	var buf []byte
 	for id := range ids {
 		var sum Sum
-		err := p.store.Collect(ctx, id, indexGrid, -far, far, views[:], func(_ int, b bucket.Bucket) error {
+		from := int64(-far)
+		if x, ok := expired[plan.StreamID(id)]; ok {
+			from = (x.through - x.grid.Origin) / x.grid.Width // exact: it is on the grid
+		}
+		err := p.store.Collect(ctx, id, indexGrid, from, far, views[:], func(_ int, b bucket.Bucket) error {
 			ls, ok := p.index.Labels(log.SeriesRef(b.Ref))
 			if !ok {
 				return fmt.Errorf("pane: series %d has no label set", b.Ref)

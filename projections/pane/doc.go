@@ -18,6 +18,8 @@
 //	P5  routed = applied + duplicate + conflict + late dropped + late uncorrectable, per stream, over samples that are no stale markers.
 //	P6  A read sees every shard as of one sequence.
 //	P7  A checkpoint holds a shard's state, what it closed, and the sequence, in one batch.
+//	P8  A bucket that an expired event removed is never read, digested, opened, corrected or marked again, whether its bytes are
+//	    still on disk or not; they are deleted once every restart and every reader is behind the event.
 //
 // Life cycle of a Projection: New, Restore, Run (blocks), with Apply called by the runner in log order.
 package pane

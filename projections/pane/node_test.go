@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -94,6 +95,18 @@ func mustNode(t *testing.T, fs vfs.FS, po Options) *node {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// maintain merges all pieces that may be merged, and deletes all that retention has removed.
+func (n *node) maintain(ctx context.Context) error {
+	if err := bucket.NewCompactor(n.store, bucket.CompactorOptions{MinPieces: 2, SweepKeys: 1 << 20}).Pass(ctx); err != nil {
+		return err
+	}
+	v, err := n.panes.survey(ctx)
+	if err != nil {
+		return err
+	}
+	return NewExpirer(n.panes, n.log, slog.New(slog.DiscardHandler)).clear(v)
 }
 
 // sample is one sample of one series, by label set.

@@ -124,6 +124,7 @@ func (p *Projection) Restore() (projections.Restored, error) {
 	}
 	p.dispatched.Store(uint64(oldest))
 	p.ckpt.durable.Store(uint64(oldest))
+	p.store.Durable(uint64(oldest))
 	return projections.Restored{From: oldest, Newest: newest}, nil
 }
 

@@ -37,6 +37,7 @@ func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error
 		}
 	}
 	reads := make([]*streamRead, len(reqs))
+	defer p.store.Pin()() // before the views are taken, until they are read
 	seq, err := p.cutBy(ctx, func() visit {
 		// The answer is as of the cut, so it has the series that came since the selection (P6).
 		fresh := p.index.Since(known)
@@ -88,6 +89,7 @@ type streamRead struct {
 	known    bool
 	grid     bucket.Grid
 	coverage int64
+	expired  int64
 	frontier int64
 	proven   int64
 }
@@ -107,7 +109,7 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 		return
 	}
 	r.mu.Lock()
-	r.known, r.grid, r.coverage = true, st.grid, st.coverage
+	r.known, r.grid, r.coverage, r.expired = true, st.grid, st.coverage, st.expired
 	r.frontier = max(r.frontier, s.frontier(st))
 	r.proven = max(r.proven, s.proven)
 	if name, ok := s.pinned(r.req.Matchers); ok {
@@ -204,7 +206,8 @@ func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) 
 		}
 	}
 	next := [Shards]int{}
-	err := p.store.Collect(ctx, uint64(r.req.Stream), r.grid, r.req.From, r.req.To, r.views[:], func(shard int, b bucket.Bucket) error {
+	from := max(r.req.From, min(r.expired, r.req.To))
+	err := p.store.Collect(ctx, uint64(r.req.Stream), r.grid, from, r.req.To, r.views[:], func(shard int, b bucket.Bucket) error {
 		refs := r.refs[shard]
 		i := next[shard]
 		if i >= len(refs) || refs[i] != b.Ref {

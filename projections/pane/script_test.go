@@ -32,6 +32,7 @@ import (
 //	write            lines as m{a="b"} VALUE@TIME…; VALUE may be stale, NaN, NaN:<hex payload>, +Inf, -Inf; hist@TIME is a native histogram
 //	watermark t=MS [experiment=NAME]
 //	tick [times=N]   of N ticks only what the last one published is shown
+//	expire through=MS [stream=0]  retention, of a stream by its place among all that plans had
 //	drain | start [reason=resume]
 //	show             frontiers, counters, closure watermarks and open buckets
 //	restore          encodes every shard, decodes it again, and goes on with that
@@ -51,6 +52,7 @@ type script struct {
 	next      log.SeriesRef
 	shards    group
 	recent    *recentWrites
+	given     []plan.Stream // all that plans had, in the order in which they were written
 	seq       log.Seq
 	log, wall int64
 }
@@ -96,6 +98,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			return s.apply(&log.Start{Reason: log.StartResume})
 		}
 		return s.apply(&log.Start{Reason: log.StartProcess})
+	case "expire":
+		e, at := &log.Expired{}, 0
+		d.MaybeScanArgs(t, "stream", &at)
+		d.ScanArgs(t, "through", &e.Through)
+		e.Stream, e.Origin, e.Width = uint64(s.given[at].ID), s.given[at].OriginMillis, s.given[at].PaneMillis
+		return s.apply(e)
 	case "due":
 		due := false
 		for _, sh := range s.shards {
@@ -157,6 +165,11 @@ func (s *script) planOf(d *datadriven.TestData) *plan.Plan {
 			}
 		}
 		p.Streams = append(p.Streams, st.Resolved())
+	}
+	for _, st := range p.Streams {
+		if !slices.ContainsFunc(s.given, func(g plan.Stream) bool { return g.ID == st.ID }) {
+			s.given = append(s.given, st)
+		}
 	}
 	slices.SortFunc(p.Streams, func(a, b plan.Stream) int {
 		if a.ID < b.ID {

@@ -62,6 +62,8 @@ type Shard struct {
 
 	plan    *plan.Plan
 	streams []*stream // in the plan's order
+	expired map[plan.StreamID]expiry
+	former  map[plan.StreamID]former // streams that the plan had once
 
 	slots   []*[slotPage]int32 // ref/Shards → 0 unknown, unwanted, or index+1 into series
 	series  []seriesState
@@ -223,6 +225,8 @@ func (s *Shard) control(ev *log.Event) uint64 {
 		s.drain(ev)
 	case *log.Plan:
 		s.replan(b)
+	case *log.Expired:
+		s.expire(b)
 	default:
 		s.corrupt = fmt.Errorf("%w: %s at %d", ErrUnsupportedEvent, ev.Body.Kind(), ev.Seq)
 	}
@@ -395,10 +399,13 @@ type correction struct {
 }
 
 // file finds the bucket of a new sample: an open one, one that it opens, or, under late policy correct, a closed one that it
-// corrects. It reports false if the sample is too late to be folded; under policy correct the bucket is then marked incomplete.
+// corrects. It reports false if the sample is too late to be folded; under policy correct the bucket is then marked incomplete, unless retention has removed it.
 func (s *Shard) file(idx int32, sr *seriesState, mi int, t int64) bool {
 	m := &sr.members[mi]
 	e := m.stream.endOf(t)
+	if e <= m.stream.expired {
+		return false // not even a mark: there is no bucket to mark any more
+	}
 	m.maxF = max(m.maxF, m.stream.filing(t))
 	i, isOpen := m.openAt(e)
 	switch {
@@ -549,9 +556,13 @@ func (s *Shard) replan(b *log.Plan) {
 				s.corrupt = err
 				return
 			}
+			s.join(st)
 			added = append(added, st)
 		}
 		all = append(all, st)
+	}
+	for _, st := range old {
+		s.part(st)
 	}
 	s.plan, s.streams = p, all
 	for i := range s.series {

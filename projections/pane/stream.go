@@ -38,6 +38,7 @@ type stream struct {
 	width    int64
 	edge     int64 // 0 where a bucket owns (S, E]; 1 where it owns [S, E): it holds the samples with S − edge < t ≤ E − edge
 	coverage int64 // coverage start a, ms; MinInt64 if folded from the first sample on
+	expired  int64 // buckets with E ≤ expired are gone, ms; MinInt64 before any retention delete
 
 	maxC    int64 // largest closure watermark over the shard's series, clamped by wall time; MinInt64 before any
 	openN   int   // open buckets in this shard
@@ -60,7 +61,7 @@ func newStream(spec plan.Stream, coverage int64) (*stream, error) {
 	return &stream{
 		spec: spec, matchers: ms, width: spec.PaneMillis, edge: edge,
 		grid:     bucket.Grid{Origin: spec.OriginMillis, Width: spec.PaneMillis},
-		coverage: coverage, maxC: math.MinInt64,
+		coverage: coverage, expired: math.MinInt64, maxC: math.MinInt64,
 	}, nil
 }
 

@@ -1,0 +1,199 @@
+package log
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// origin is where the log begins.
+type origin struct {
+	floor Seq  // first sequence that the log holds, or would hold
+	prev  Hash // of the event before the floor; zero for a log that was never truncated
+}
+
+// TruncatedError: an event was asked for that the log no longer holds.
+type TruncatedError struct {
+	Seq   Seq
+	Floor Seq // the first that it holds
+}
+
+func (e *TruncatedError) Error() string {
+	return fmt.Sprintf("sequence %d is no longer in the log, which begins at %d", e.Seq, e.Floor)
+}
+
+// below returns a *TruncatedError for a sequence that is below the floor now.
+func (l *Log) below(seq Seq) error {
+	if floor := l.Floor(); seq < floor {
+		return &TruncatedError{Seq: seq, Floor: floor}
+	}
+	return nil
+}
+
+// Truncate removes the events up to through for good; the next one is the floor. The caller answers for it that nothing will ask
+// for them again: a base is sealed, and every checkpoint is behind it. The newest event always stays, as the log goes on from it:
+// a through that is not below the head is ErrInvalid. One that is below the floor already changes nothing. It works with and
+// without Run, and beside appends and readers; a reader that has not come past through fails with a *TruncatedError.
+//
+// The new floor, the hash that the chain begins with, and the delete are one synced batch: a crash leaves the old log or the new.
+// The series of the dictionary stay. The space comes back by and by; Reclaim hastens it.
+func (l *Log) Truncate(through Seq) error {
+	if l.readOnly {
+		return ErrReadOnly
+	}
+	l.truncating.Lock()
+	done := make(chan error, 1)
+	go func() {
+		defer l.truncating.Unlock()
+		done <- l.truncate(through)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-l.poisonedCh: // the store may never answer
+		return l.Err()
+	}
+}
+
+func (l *Log) truncate(through Seq) error {
+	old := l.origin.Load()
+	if through < old.floor {
+		return nil
+	}
+	if head := l.Head(); through >= head {
+		return fmt.Errorf("%w: truncating the log through %d would remove its newest event, %d", ErrInvalid, through, head)
+	}
+	db, err := l.store.acquire()
+	if err != nil {
+		return err
+	}
+	defer l.store.release()
+	start := &origin{floor: through + 1}
+	found, err := l.store.get(eventKey(through), func(raw []byte) error {
+		_, err := DecodeEvent(through, raw)
+		start.prev = EventHash(raw)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if !found {
+		return corrupt(through, "event is missing")
+	}
+	b := db.NewBatch()
+	m := meta{floor: start.floor, seed: l.dict.seed, prev: start.prev}
+	err = errors.Join(b.Set([]byte{prefixMeta}, m.encode(), nil), b.DeleteRange(eventKey(0), eventKey(start.floor), nil))
+	if err != nil {
+		return errors.Join(err, b.Close())
+	}
+	// First the floor, then the delete: whoever misses an event finds that it is below the floor.
+	l.origin.Store(start)
+	if err := l.applySynced(db, b); err != nil {
+		l.setPoison(err)
+		return l.Err()
+	}
+	return b.Close()
+}
+
+// applySynced is apply, and waits for the fsync.
+func (l *Log) applySynced(db *pebble.DB, b *pebble.Batch) error {
+	l.guard.applying.Lock()
+	err := l.Err()
+	if err == nil {
+		err = db.ApplyNoSyncWait(b, pebble.Sync)
+	}
+	if err == nil {
+		err = l.Err()
+	}
+	l.guard.applying.Unlock()
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.SyncWait(), l.Err())
+}
+
+// Reclaim gives the space of what was truncated back to the file system, as far as whole tables and the rewriting of those at the
+// edge can. It may take as long as the store needs to read what is left in them.
+func (l *Log) Reclaim(ctx context.Context) error {
+	db, err := l.store.acquire()
+	if err != nil {
+		return err
+	}
+	defer l.store.release()
+	if err := db.Compact(ctx, eventKey(0), eventKey(l.Floor()), false); err != nil {
+		return fmt.Errorf("log: reclaim space: %w", err)
+	}
+	return nil
+}
+
+// FirstAt returns the first event whose log time is at or after t, in ms; the one after the head if there is none.
+func (l *Log) FirstAt(t int64) (Seq, error) {
+	lo, hi := l.Floor(), l.Head()+1 // the answer is in [lo, hi]
+	for lo < hi {
+		mid := lo + (hi-lo)/2
+		var at int64
+		found, err := l.store.get(eventKey(mid), func(raw []byte) error {
+			e, err := DecodeEvent(mid, raw)
+			if err == nil {
+				at = e.LogTime
+			}
+			return err
+		})
+		switch {
+		case err != nil:
+			return 0, err
+		case !found && l.below(mid) != nil:
+			lo = max(lo, l.Floor())
+			hi = max(lo, hi)
+		case !found:
+			return 0, corrupt(mid, "event is missing")
+		case at < t:
+			lo = mid + 1
+		default:
+			hi = mid
+		}
+	}
+	return lo, nil
+}
+
+// Settle brings the events that are only in the store's WAL into tables, so that SizeFrom sees them. If ctx ends first the store
+// goes on with it, and the next call waits for the same.
+func (l *Log) Settle(ctx context.Context) error {
+	db, err := l.store.acquire()
+	if err != nil {
+		return err
+	}
+	defer l.store.release()
+	l.settling.Lock()
+	defer l.settling.Unlock()
+	if l.settled == nil {
+		if l.settled, err = db.AsyncFlush(); err != nil {
+			return fmt.Errorf("log: flush: %w", err)
+		}
+	}
+	select {
+	case <-l.settled:
+		l.settled = nil
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("log: flush: %w", ctx.Err())
+	case <-l.poisonedCh:
+		return l.Err()
+	}
+}
+
+// SizeFrom returns about how many bytes of disk the events from one on take in tables; see Settle.
+func (l *Log) SizeFrom(seq Seq) (uint64, error) {
+	db, err := l.store.acquire()
+	if err != nil {
+		return 0, err
+	}
+	defer l.store.release()
+	n, err := db.EstimateDiskUsage(eventKey(seq), []byte{prefixEvent + 1})
+	if err != nil {
+		return 0, fmt.Errorf("log: size: %w", err)
+	}
+	return n, nil
+}
