@@ -89,7 +89,7 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 	if name, ok := s.pinned(r.req.Matchers); ok {
 		// A barrier for one experiment proves what asks for that experiment alone.
 		if t, ok := s.experiments[name]; ok {
-			r.proven, r.frontier = max(r.proven, t), max(r.frontier, t)
+			r.proven, r.frontier = max(r.proven, t), max(r.frontier, st.bound(t))
 		}
 	}
 	r.mu.Unlock()
@@ -141,12 +141,15 @@ func (s *Shard) stream(id plan.StreamID) *stream {
 	return nil
 }
 
-// frontier returns the shard's part of φ. While sealed, everything is published.
+// frontier returns the shard's part of φ, in bucket ends. While sealed, everything is published.
 func (s *Shard) frontier(st *stream) int64 {
 	if s.sealed {
 		return math.MaxInt64
 	}
-	return max(s.proven, st.maxC)
+	if s.proven == math.MinInt64 {
+		return st.maxC
+	}
+	return max(st.bound(s.proven), st.maxC)
 }
 
 // member returns the series' place in the stream; nil if it has none.

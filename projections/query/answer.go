@@ -36,7 +36,7 @@ func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery query
 	defer release()
 
 	values := results{}
-	q, parts, err := e.prepare(ctx, c, s, newQuery, values)
+	q, parts, d, err := e.prepare(ctx, c, s, newQuery, values)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery query
 	}
 	res := &Result{Route: RouteWarm, CompleteThrough: math.MaxInt64, query: q}
 	res.Stats.Leaves = len(leaves)
-	if err := e.fill(ctx, leaves, values, res); err != nil {
+	if err := e.fill(ctx, leaves, d, values, res); err != nil {
 		return nil, err
 	}
 
@@ -70,10 +70,10 @@ func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery query
 // rewrite replaces the leaves of the statement's expression, in place, by synthetic selectors. The engine has parsed and
 // preprocessed the expression and not yet read anything, and what it will evaluate is what the statement holds then. All
 // nodes keep their positions in the text that was sent, so warnings and errors point into that text (Q4). The parts come in
-// the order in which the engine evaluates them, leaves with the streams that can answer them.
-func (e *Engine) rewrite(stmt *parser.EvalStmt, c Common, s steps) ([]part, error) {
+// the order in which the engine evaluates them, leaves with what can answer them.
+func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s steps) ([]part, *demand, error) {
 	if err := checkSelectors(stmt.Expr); err != nil {
-		return nil, &BadDataError{err}
+		return nil, nil, &BadDataError{err}
 	}
 	lookback := e.opts.LookbackDelta
 	if c.LookbackDelta > 0 {
@@ -84,18 +84,23 @@ func (e *Engine) rewrite(stmt *parser.EvalStmt, c Common, s steps) ([]part, erro
 	resolveOffsets(stmt.Expr, s.start, 0)
 	r.rewrite(&stmt.Expr, s)
 	if len(r.parts) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	x, err := e.index()
 	if err != nil {
-		return nil, &SourceError{err}
+		return nil, nil, &SourceError{err}
 	}
+	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}}
 	for i := range r.parts {
-		if p := &r.parts[i]; p.leaf != nil {
-			p.leaf.streams, p.miss = x.candidates(p.leaf)
+		p := &r.parts[i]
+		if p.leaf == nil {
+			continue
+		}
+		if err := d.provide(ctx, p.leaf, nil); err != nil && !errors.As(err, &p.miss) {
+			return nil, nil, err
 		}
 	}
-	return r.parts, nil
+	return r.parts, d, nil
 }
 
 // index returns the streams of the plan in force.
@@ -114,9 +119,9 @@ func (e *Engine) index() (*index, error) {
 
 // fill reads the panes of all leaves at one sequence (Q1) and evaluates the leaves into values. Where a stream does not hold
 // what a leaf needs and another may, all are read again.
-func (e *Engine) fill(ctx context.Context, leaves []*leaf, values results, res *Result) error {
+func (e *Engine) fill(ctx context.Context, leaves []*leaf, d *demand, values results, res *Result) error {
 	for {
-		miss, err := e.tryFill(ctx, leaves, values, res)
+		miss, err := e.tryFill(ctx, leaves, d, values, res)
 		if err != nil || miss == nil {
 			return err
 		}
@@ -128,6 +133,9 @@ func (e *Engine) fill(ctx context.Context, leaves []*leaf, values results, res *
 			return l.first // of the stream that should have answered
 		}
 		l.chosen++
+		if err := d.renew(ctx); err != nil {
+			return err
+		}
 	}
 }
 
@@ -137,21 +145,53 @@ type leafMiss struct {
 	why  *MissError
 }
 
-func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, values results, res *Result) (*leafMiss, error) {
-	reqs, of := requests(leaves)
+func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values results, res *Result) (*leafMiss, error) {
+	all := slices.Clone(leaves)
+	if d != nil {
+		for _, in := range d.order {
+			all = append(all, in.leaves...)
+		}
+	}
+	reqs, of := requests(all)
 	answers, err := e.read(ctx, reqs, res)
 	if err != nil {
 		return nil, err
 	}
-	v := evaluation{ctx: ctx, budget: e.opts.MaxSamples}
-	for i, l := range leaves {
-		var series []Series
+	read := make(map[*leaf]*Answer, len(all))
+	for i, l := range all {
 		if of[i] >= 0 {
-			a := &answers[of[i]]
+			read[l] = &answers[of[i]]
+		}
+	}
+	v := evaluation{ctx: ctx, budget: e.opts.MaxSamples}
+	if d != nil {
+		for _, in := range d.order {
+			if miss, err := v.fill(in.leaves, read, in.values); err != nil || miss != nil {
+				if miss != nil {
+					err = in.miss(miss.why)
+				}
+				return nil, err
+			}
+			if err := v.evaluate(in); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v.fill(leaves, read, values)
+}
+
+// fill evaluates leaves, given what was read for each, into values. What the names stand for that they read is evaluated.
+func (v *evaluation) fill(leaves []*leaf, read map[*leaf]*Answer, values results) (*leafMiss, error) {
+	for _, l := range leaves {
+		var series []Series
+		switch a := read[l]; {
+		case a != nil:
 			if miss := l.check(a); miss != nil {
 				return &leafMiss{l, miss}, nil
 			}
 			series = a.Series
+		case len(l.named) > 0:
+			series = l.recorded()
 		}
 		out, err := v.leaf(l, series)
 		var miss *MissError
@@ -171,16 +211,16 @@ type queryMaker func(context.Context, results) (promql.Query, error)
 
 // prepare makes the engine's query, with its leaves replaced, and finds the streams for them. What the engine will read in
 // the place of leaves is to be put into values.
-func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryMaker, values results) (promql.Query, []part, error) {
+func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryMaker, values results) (promql.Query, []part, *demand, error) {
 	if err := checkSize(c.Expr); err != nil {
-		return nil, nil, &BadDataError{err}
+		return nil, nil, nil, &BadDataError{err}
 	}
 	q, err := newQuery(ctx, values)
 	if err != nil {
-		return nil, nil, &BadDataError{err}
+		return nil, nil, nil, &BadDataError{err}
 	}
-	parts, err := e.rewrite(q.Statement().(*parser.EvalStmt), c, s)
-	return q, parts, err
+	parts, d, err := e.rewrite(ctx, q.Statement().(*parser.EvalStmt), c, s)
+	return q, parts, d, err
 }
 
 // truncate cuts the answer to limit series.

@@ -15,6 +15,7 @@ type Part struct {
 	// The ends of the windows, in ms: First, First+Step, … up to Last; none if Last < First.
 	FirstMillis, LastMillis, StepMillis int64
 
+	Reads      []string      // the names of materializations and recorded series that it reads; then no stream is asked
 	Stream     plan.StreamID // the stream that is asked first, if Miss is nil
 	PaneMillis int64         // its panes
 	Miss       *MissError    // why no stream answers the part
@@ -37,7 +38,7 @@ func (e *Engine) ExplainRange(ctx context.Context, p RangeParams) ([]Part, error
 }
 
 func (e *Engine) explain(ctx context.Context, c Common, s steps, newQuery queryMaker) ([]Part, error) {
-	q, parts, err := e.prepare(ctx, c, s, newQuery, results{})
+	q, parts, _, err := e.prepare(ctx, c, s, newQuery, results{})
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +62,8 @@ func explainPart(p part) Part {
 	if times.count() > 0 {
 		out.LastMillis = times.last()
 	}
-	if p.miss == nil {
+	out.Reads = l.reads
+	if p.miss == nil && len(l.reads) == 0 {
 		out.Stream, out.PaneMillis = l.streams[0].ID, l.streams[0].PaneMillis
 	}
 	return out

@@ -21,7 +21,7 @@ type Series struct {
 	V      []float64
 }
 
-// Model is a query.Source over samples in memory. It closes buckets by the rules of the fold for right-closed buckets: a
+// Model is a query.Source over samples in memory. It closes buckets by the rules of the fold: a
 // later sample of the series closes, and so do barriers; only closed buckets are folded and read.
 type Model struct {
 	plan     *plan.Plan
@@ -143,7 +143,9 @@ func (m *Model) answer(r query.Request) (query.Answer, error) {
 	for _, b := range m.barriers {
 		a.Proven = max(a.Proven, b.time)
 	}
-	a.Frontier = a.Proven
+	if len(m.barriers) > 0 {
+		a.Frontier = stream.BarrierBound(a.Proven)
+	}
 	for i := range m.series {
 		s := &m.series[i]
 		if !matches(s.Labels, held) {
@@ -166,7 +168,7 @@ func (m *Model) closed(stream *plan.Stream, i int) int64 {
 	s, c, n := &m.series[i], int64(math.MinInt64), 0
 	see := func(until int) {
 		for ; n < until; n++ {
-			c = max(c, s.T[n]-1-stream.LatenessMillis)
+			c = max(c, stream.FilingTime(s.T[n])-stream.LatenessMillis)
 		}
 	}
 	for _, b := range m.barriers {
@@ -175,7 +177,7 @@ func (m *Model) closed(stream *plan.Stream, i int) int64 {
 			continue
 		}
 		if latest := stream.BucketEnd(s.T[n-1]); latest > c {
-			c = max(c, min(b.time, latest))
+			c = max(c, min(stream.BarrierBound(b.time), latest))
 		}
 	}
 	see(len(s.T))
@@ -192,7 +194,7 @@ func (m *Model) cut(stream *plan.Stream, s *Series, closed int64, r query.Reques
 	for lo < len(s.T) {
 		end := stream.BucketEnd(s.T[lo])
 		hi := lo
-		for hi < len(s.T) && s.T[hi] <= end {
+		for hi < len(s.T) && stream.BucketEnd(s.T[hi]) == end {
 			hi++
 		}
 		if end > r.From && end <= r.To {
