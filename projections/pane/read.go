@@ -30,9 +30,12 @@ func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error
 	}
 	reads := make([]*streamRead, len(reqs))
 	for i := range reqs {
-		refs, err := p.index.Select(ctx, reqs[i].Matchers...)
-		if err != nil {
-			return nil, err
+		var refs []log.SeriesRef
+		if !reqs[i].Tracked {
+			var err error
+			if refs, err = p.index.Select(ctx, reqs[i].Matchers...); err != nil {
+				return nil, err
+			}
 		}
 		reads[i] = newStreamRead(&reqs[i], refs)
 	}
@@ -66,6 +69,7 @@ type streamRead struct {
 	coverage int64
 	frontier int64
 	proven   int64
+	tracked  Tracked
 }
 
 func newStreamRead(req *Request, refs []log.SeriesRef) *streamRead {
@@ -91,6 +95,11 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 		if t, ok := s.experiments[name]; ok {
 			r.proven, r.frontier = max(r.proven, t), max(r.frontier, st.bound(t))
 		}
+	}
+	if r.req.Tracked {
+		r.tracked.add(&st.track, r.req.From, r.req.To)
+		r.mu.Unlock()
+		return
 	}
 	r.mu.Unlock()
 
@@ -175,6 +184,11 @@ func (s *Shard) member(ref log.SeriesRef, st *stream) *member {
 func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) {
 	a := Answer{Known: r.known, CoverageStart: r.coverage, Frontier: r.frontier, Proven: r.proven}
 	if !r.known {
+		return a, nil
+	}
+	if r.req.Tracked {
+		a.Tracked = r.tracked
+		a.Tracked.settle()
 		return a, nil
 	}
 	for i := range r.views {

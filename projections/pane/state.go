@@ -12,9 +12,9 @@ import (
 	"tidemark/projections/plan"
 )
 
-// A shard's state, version 1, is a sequence of varints (v: zigzag, u: unsigned), in this order:
+// A shard's state, version 2, is a sequence of varints (v: zigzag, u: unsigned), in this order:
 //
-//	version:u = 1, seq:u, log time:v, started at:v, largest sample time:v, proven:v, sealed:u, drain wall time:v, unplanned:u
+//	version:u = 2, seq:u, log time:v, started at:v, largest sample time:v, proven:v, sealed:u, drain wall time:v, unplanned:u
 //	experiments with barriers: count:u, then each by name: length:u, name, proven:v
 //	plan: length:u, canonical JSON (length 0: none yet)
 //	per stream of the plan, in its order: coverage:v, maxC:v, nine counters:u
@@ -24,9 +24,12 @@ import (
 //	  samples: count:u, first time:v, then time delta:u each; values, 8 bytes little-endian each
 //	  histogram times: count:u, first:v, then delta:u
 //	  members: count:u, then each: stream's position:u, maxF:v, c:v, tail floor:v, open buckets: count:u, then end:v, first:v, last:v
+//	per stream of the plan, in its order: tracked since:u, plus 1 (0: not tracked, and nothing follows), changed ends: count:u,
+//	  first:v, then delta:u; then for each its seq:u
 //
-// The order of series is that of their first appearance, a function of the events; so are the bytes.
-const stateVersion = 1
+// The order of series is that of their first appearance, a function of the events; so are the bytes, but for
+// the changes that were forgotten because they had been taken note of.
+const stateVersion = 2
 
 // ErrCorruptState is wrapped by every error about a shard state that does not decode.
 var ErrCorruptState = errors.New("pane: corrupt shard state")
@@ -74,6 +77,7 @@ func (s *Shard) Encode() []byte {
 	for i := range s.series {
 		e.series(&s.series[i], position)
 	}
+	s.encodeTracks(&e)
 	return e.b
 }
 
@@ -179,8 +183,9 @@ func DecodeShard(id int, ls LabelSource, b []byte) (*Shard, error) {
 			break
 		}
 	}
+	s.decodeTracks(&d)
 	if d.err == nil && len(d.b) != 0 {
-		d.fail("bytes behind the last series")
+		d.fail("bytes behind the last stream")
 	}
 	if d.err != nil {
 		return nil, d.err

@@ -2,13 +2,16 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/zeebo/xxh3"
 )
 
 // MaxStepsPerBucket bounds the recorded steps that one bucket takes part in. An expression beyond it is evaluated when it
@@ -259,4 +262,76 @@ func (p *Plan) validateReads() error {
 		}
 	}
 	return nil
+}
+
+// Tracked returns the streams that materializations of layout full_window read, those behind the names that they read
+// included. It says nothing of whether the expression is recorded or evaluated when it is read, and parses nothing, so
+// that the fold may depend on it.
+func (p *Plan) Tracked() map[StreamID]struct{} {
+	tracked := make(map[StreamID]struct{})
+	seen := make(map[*Materialization]struct{})
+	var visit func(m *Materialization)
+	visit = func(m *Materialization) {
+		if _, ok := seen[m]; ok {
+			return
+		}
+		seen[m] = struct{}{}
+		for _, id := range m.Streams {
+			tracked[id] = struct{}{}
+		}
+		for i := range p.Materializations {
+			if o := &p.Materializations[i]; slices.Contains(m.Reads, o.ReadAs()) {
+				visit(o)
+			}
+		}
+	}
+	for i := range p.Materializations {
+		if m := &p.Materializations[i]; m.Layout == LayoutFullWindow {
+			visit(m)
+		}
+	}
+	return tracked
+}
+
+// RecordID names what is recorded of a materialization: the hash of all that its values depend on besides the samples. Its
+// own name, labels and retention are not part of it; those of what it reads are, as far as they show.
+func (p *Plan) RecordID(m *Materialization) uint64 {
+	return xxh3.Hash(p.appendRecordIdentity(nil, m, 0))
+}
+
+func (p *Plan) appendRecordIdentity(b []byte, m *Materialization, depth int) []byte {
+	number := func(v int64) {
+		b = strconv.AppendInt(b, v, 10)
+		b = append(b, ';')
+	}
+	text := func(v string) {
+		number(int64(len(v)))
+		b = append(b, v...)
+	}
+	text(m.Expr)
+	number(m.EveryMillis)
+	number(p.LookbackMillis)
+	number(int64(len(m.Streams)))
+	for _, id := range slices.Sorted(slices.Values(m.Streams)) {
+		text(id.String())
+	}
+	if depth > maxReadDepth {
+		return b
+	}
+	for _, name := range slices.Sorted(slices.Values(m.Reads)) {
+		for i := range p.Materializations {
+			o := &p.Materializations[i]
+			if o.ReadAs() != name {
+				continue
+			}
+			text(name)
+			number(int64(len(o.Labels)))
+			for _, k := range slices.Sorted(maps.Keys(o.Labels)) {
+				text(k)
+				text(o.Labels[k])
+			}
+			b = p.appendRecordIdentity(b, o, depth+1)
+		}
+	}
+	return b
 }
