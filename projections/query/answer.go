@@ -118,22 +118,24 @@ func (e *Engine) index() (*index, error) {
 }
 
 // fill reads the panes of all leaves at one sequence (Q1) and evaluates the leaves into values. Where a stream does not hold
-// what a leaf needs and another may, all are read again.
+// what a leaf needs and another may, and where recorded steps turn out not to be clean, all are read again.
 func (e *Engine) fill(ctx context.Context, leaves []*leaf, d *demand, values results, res *Result) error {
 	for {
-		miss, err := e.tryFill(ctx, leaves, d, values, res)
-		if err != nil || miss == nil {
+		again, miss, err := e.tryFill(ctx, leaves, d, values, res)
+		if err != nil || miss == nil && !again {
 			return err
 		}
-		l := miss.leaf
-		if l.first == nil {
-			l.first = miss.why
+		if miss != nil {
+			l := miss.leaf
+			if l.first == nil {
+				l.first = miss.why
+			}
+			if res.Stats.Reads >= maxAttempts || l.chosen+1 >= len(l.streams) {
+				return l.first // of the stream that should have answered
+			}
+			l.chosen++
 		}
-		if res.Stats.Reads >= maxAttempts || l.chosen+1 >= len(l.streams) {
-			return l.first // of the stream that should have answered
-		}
-		l.chosen++
-		if err := d.renew(ctx); err != nil {
+		if err := d.renew(ctx, leaves, res.Stats.Reads >= maxAttempts-1); err != nil {
 			return err
 		}
 	}
@@ -145,17 +147,21 @@ type leafMiss struct {
 	why  *MissError
 }
 
-func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values results, res *Result) (*leafMiss, error) {
+// tryFill reads once. again says that recorded steps were not clean as of that read.
+func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values results, res *Result) (again bool, miss *leafMiss, err error) {
 	all := slices.Clone(leaves)
-	if d != nil {
-		for _, in := range d.order {
-			all = append(all, in.leaves...)
+	for _, in := range d.inners() {
+		for _, r := range in.runs {
+			all = append(all, r.leaves...)
 		}
 	}
 	reqs, of := requests(all)
+	for _, in := range d.inners() {
+		reqs = in.track(reqs)
+	}
 	answers, err := e.read(ctx, reqs, res)
 	if err != nil {
-		return nil, err
+		return false, nil, err
 	}
 	read := make(map[*leaf]*Answer, len(all))
 	for i, l := range all {
@@ -163,21 +169,42 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 			read[l] = &answers[of[i]]
 		}
 	}
-	v := evaluation{ctx: ctx, budget: e.opts.MaxSamples}
-	if d != nil {
-		for _, in := range d.order {
-			if miss, err := v.fill(in.leaves, read, in.values); err != nil || miss != nil {
-				if miss != nil {
-					err = in.miss(miss.why)
-				}
-				return nil, err
-			}
-			if err := v.evaluate(in); err != nil {
-				return nil, err
-			}
+	for _, in := range d.inners() {
+		if !in.judge(answers) {
+			again = true
 		}
 	}
-	return v.fill(leaves, read, values)
+	if again {
+		return true, nil, nil
+	}
+	v := evaluation{ctx: ctx, budget: e.opts.MaxSamples}
+	res.Stats.Recorded, res.Stats.Evaluated = 0, 0
+	for _, in := range d.inners() {
+		for _, r := range in.runs {
+			miss, err := v.fill(r.leaves, read, r.values)
+			if err != nil {
+				return false, nil, err
+			}
+			if miss != nil {
+				return false, nil, in.miss(miss.why)
+			}
+			res.Stats.Evaluated += int(r.steps.count())
+		}
+		res.Stats.Recorded += len(in.recorded)
+		if err := v.evaluate(in); err != nil {
+			return false, nil, err
+		}
+	}
+	miss, err = v.fill(leaves, read, values)
+	return false, miss, err
+}
+
+// inners returns the inner expressions, each behind all that it reads. d may be nil.
+func (d *demand) inners() []*inner {
+	if d == nil {
+		return nil
+	}
+	return d.order
 }
 
 // fill evaluates leaves, given what was read for each, into values. What the names stand for that they read is evaluated.

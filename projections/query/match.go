@@ -48,7 +48,7 @@ func newIndex(p *plan.Plan) (*index, error) {
 	}
 	x.names = p.Names()
 	for i := range p.Materializations {
-		m := &material{Materialization: &p.Materializations[i]}
+		m := &material{Materialization: &p.Materializations[i], plan: p}
 		for _, s := range all {
 			if slices.Contains(m.Streams, s.ID) {
 				m.streams = append(m.streams, s)

@@ -3,11 +3,13 @@ package query
 // This file is data path 6 of 6: answer. It answers selectors that name a materialization or a recorded series.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
@@ -15,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"tidemark/projections/bucket"
 	"tidemark/projections/plan"
 )
 
@@ -28,7 +31,13 @@ var errSameRecorded = errors.New("vector contains metrics with the same labelset
 // no others, so that its lateness, its membership and its panes are those that were configured.
 type material struct {
 	*plan.Materialization
+	plan    *plan.Plan
 	streams []stream // the best first
+
+	look    sync.Once
+	id      uint64       // under which it is recorded
+	reaches []plan.Reach // what its steps depend on; none if they are evaluated when they are read
+	err     error
 }
 
 // stepsFor returns the steps of m that l reads as samples. Of an instant selector that is one for each evaluation: the newest
@@ -65,11 +74,24 @@ type inner struct {
 	material *material
 	steps    steps
 
+	recorded []bucket.Step  // steps that are read from the record
+	tracked  []int          // for each reach the request that says what changed, if there are recorded steps
+	dirty    map[int64]bool // steps that were found not to be clean
+	bypass   bool           // the record is not looked at
+
+	runs  []*run // steps that are evaluated
+	notes bool   // the engine had something to say about them
+
+	matrix promql.Matrix // the values at all steps, with the labels of the expression
+	out    []Series      // the same, in label order, under the labels of the record; stale markers where a series ends
+}
+
+// run is an inner expression at successive steps.
+type run struct {
+	steps  steps
 	query  promql.Query
 	values results
 	leaves []*leaf
-
-	out []Series // in label order, under the labels of the record; stale markers where a series ends
 }
 
 // demand is what one request reads: the leaves of its own expression, and behind the names that these read those of other
@@ -78,8 +100,10 @@ type demand struct {
 	engine *Engine
 	x      *index
 	byKey  map[innerKey]*inner
-	order  []*inner // each behind all that it reads itself
-	leaves int      // of all expressions
+	old    map[innerKey]*inner // of the attempt before, with what it found out
+	order  []*inner            // each behind all that it reads itself
+	leaves int                 // of all expressions
+	root   *inner              // what is to be recorded, in the place of leaves of an expression of the request
 }
 
 type innerKey struct {
@@ -144,7 +168,10 @@ func (d *demand) behind(ctx context.Context, m *material, s steps) (*inner, erro
 	if in, ok := d.byKey[key]; ok {
 		return in, nil
 	}
-	in := &inner{material: m, steps: s}
+	in := d.old[key]
+	if in == nil {
+		in = &inner{material: m, steps: s}
+	}
 	if err := d.prepare(ctx, in); err != nil {
 		return nil, err
 	}
@@ -153,18 +180,33 @@ func (d *demand) behind(ctx context.Context, m *material, s steps) (*inner, erro
 	return in, nil
 }
 
-// prepare makes the engine's query of an inner expression, and finds what answers its leaves. Plans hold no circles, so it
-// ends.
+// prepare takes what it can from the record, makes the engine's queries for the other steps, and finds what answers their
+// leaves. Plans hold no circles, so it ends.
 func (d *demand) prepare(ctx context.Context, in *inner) error {
-	in.values, in.leaves, in.out = results{}, nil, nil
-	s, m := in.steps, in.material
-	q, err := d.engine.promql.NewRangeQuery(ctx, in.values, atStepOnly(), m.Expr, toTime(s.start), toTime(s.end), toDuration(s.every))
-	if err != nil {
-		return &SourceError{fmt.Errorf("materialization %s: %w", m.Name, err)}
+	in.recorded, in.tracked, in.runs, in.notes, in.matrix, in.out = nil, nil, nil, false, nil, nil
+	if err := d.look(ctx, in); err != nil {
+		return err
 	}
-	in.query = q
+	for _, s := range in.gaps() {
+		r, err := d.run(ctx, in.material, s)
+		if err != nil {
+			return err
+		}
+		in.runs = append(in.runs, r)
+	}
+	return nil
+}
+
+// run makes the engine's query of m at s.
+func (d *demand) run(ctx context.Context, m *material, s steps) (*run, error) {
+	out := &run{steps: s, values: results{}}
+	q, err := d.engine.promql.NewRangeQuery(ctx, out.values, atStepOnly(), m.Expr, toTime(s.start), toTime(s.end), toDuration(s.every))
+	if err != nil {
+		return nil, &SourceError{fmt.Errorf("materialization %s: %w", m.Name, err)}
+	}
+	out.query = q
 	expr := &q.Statement().(*parser.EvalStmt).Expr
-	lookback := d.x.plan.LookbackMillis // its panes were made for that
+	lookback := m.plan.LookbackMillis // its panes were made for that
 	if lookback <= 0 {
 		lookback = millis(d.engine.opts.LookbackDelta)
 	}
@@ -173,31 +215,89 @@ func (d *demand) prepare(ctx context.Context, in *inner) error {
 	r.rewrite(expr, s)
 	for _, p := range r.parts {
 		if p.miss != nil {
-			return p.miss
+			return nil, p.miss
 		}
 		if err := d.provide(ctx, p.leaf, m); err != nil {
+			return nil, err
+		}
+		out.leaves = append(out.leaves, p.leaf)
+	}
+	return out, nil
+}
+
+// renew looks for all inner expressions anew, and makes their queries: the engine evaluates each once. What is read by none
+// any more goes. With bypass no record is looked at any more, so that attempts end.
+func (d *demand) renew(ctx context.Context, leaves []*leaf, bypass bool) error {
+	if d == nil {
+		return nil
+	}
+	old := d.byKey
+	d.leaves, d.order, d.byKey = 0, nil, map[innerKey]*inner{}
+	d.old = old
+	for _, in := range old {
+		in.bypass = in.bypass || bypass
+	}
+	if d.root != nil {
+		old[innerKey{d.root.material, d.root.steps}] = d.root
+		if _, err := d.behind(ctx, d.root.material, d.root.steps); err != nil {
 			return err
 		}
-		in.leaves = append(in.leaves, p.leaf)
+	}
+	for _, l := range leaves {
+		if len(l.reads) == 0 {
+			d.leaves++
+			continue
+		}
+		if err := d.provide(ctx, l, nil); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// renew makes the queries of all inner expressions anew: the engine evaluates each once.
-func (d *demand) renew(ctx context.Context) error {
-	d.leaves = 0
-	for _, in := range d.order {
-		if err := d.prepare(ctx, in); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// evaluate puts the values of an inner expression into in.out, once those of its leaves are in.values.
+// evaluate puts the values of an inner expression into in.out, once those of its leaves are in the values of its runs.
 func (v *evaluation) evaluate(in *inner) error {
-	defer in.query.Close()
-	res := in.query.Exec(v.ctx)
+	at := map[string]int{}
+	var key []byte
+	points := func(metric labels.Labels) *[]promql.FPoint {
+		key = metric.Bytes(key)
+		i, ok := at[string(key)]
+		if !ok {
+			i = len(in.matrix)
+			at[string(key)] = i
+			in.matrix = append(in.matrix, promql.Series{Metric: metric})
+		}
+		return &in.matrix[i].Floats
+	}
+	for _, step := range in.recorded {
+		for _, value := range step.Values {
+			p := points(value.Labels)
+			*p = append(*p, promql.FPoint{T: step.Time, F: value.V})
+		}
+	}
+	for _, r := range in.runs {
+		if err := v.exec(in, r, points); err != nil {
+			return err
+		}
+	}
+	for i := range in.matrix {
+		floats := in.matrix[i].Floats
+		if v.budget -= len(floats); v.budget < 0 {
+			return promql.ErrTooManySamples("query execution")
+		}
+		slices.SortFunc(floats, func(a, b promql.FPoint) int { return cmp.Compare(a.T, b.T) })
+	}
+	var err error
+	if in.out, err = in.record(); err != nil {
+		return fmt.Errorf("%s: %w", in.material.ReadAs(), err)
+	}
+	return nil
+}
+
+// exec evaluates one run.
+func (v *evaluation) exec(in *inner, r *run, points func(labels.Labels) *[]promql.FPoint) error {
+	defer r.query.Close()
+	res := r.query.Exec(v.ctx)
 	if res.Err != nil {
 		if ended(v.ctx, "") != nil {
 			return res.Err
@@ -208,20 +308,20 @@ func (v *evaluation) evaluate(in *inner) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", in.material.ReadAs(), err)
 	}
-	if in.out, err = v.record(in, matrix); err != nil {
-		return fmt.Errorf("%s: %w", in.material.ReadAs(), err)
+	in.notes = in.notes || len(res.Warnings) > 0
+	for i := range matrix {
+		p := points(matrix[i].Metric)
+		*p = append(*p, matrix[i].Floats...)
 	}
 	return nil
 }
 
 // record makes recorded series of the values of an expression. Two of its series may be one under the labels of the rule, as
 // long as they have no time in common.
-func (v *evaluation) record(in *inner, matrix promql.Matrix) ([]Series, error) {
+func (in *inner) record() ([]Series, error) {
+	matrix := slices.Clone(in.matrix)
 	for i := range matrix {
 		matrix[i].Metric = in.material.label(matrix[i].Metric)
-		if v.budget -= len(matrix[i].Floats); v.budget < 0 {
-			return nil, promql.ErrTooManySamples("query execution")
-		}
 	}
 	slices.SortFunc(matrix, func(a, b promql.Series) int { return labels.Compare(a.Metric, b.Metric) })
 	out := make([]Series, 0, len(matrix))

@@ -129,6 +129,9 @@ func (m *Model) answer(r query.Request) (query.Answer, error) {
 		return query.Answer{}, nil
 	}
 	stream := &m.plan.Streams[at]
+	if r.Tracked {
+		return query.Answer{Known: true, Frontier: math.MaxInt64}, nil // nothing is tracked, hence no record clean
+	}
 	if r.From >= r.To || !stream.OnGrid(r.From) || !stream.OnGrid(r.To) {
 		return query.Answer{}, fmt.Errorf("the range (%d, %d] is not on the grid of stream %d", r.From, r.To, stream.ID)
 	}

@@ -1,0 +1,219 @@
+package window_test
+
+import (
+	"testing"
+	"time"
+
+	"tidemark/projections/query/querytest"
+)
+
+const oneRule = `
+materializations:
+  - {name: m_sum, expr: 'sum by (i) (sum_over_time(m[30s]))', every: 15s, layout: full_window}
+`
+
+// expect asks for one time, and compares how many steps came from the record and how many were evaluated.
+func (r *rig) expect(q querytest.Query, recorded, evaluated int) {
+	r.t.Helper()
+	res, err := r.check(q, r.oracle(-600_000, 600_000))
+	if err != nil {
+		r.t.Fatalf("%s: %v", q, err)
+	}
+	defer res.Close()
+	if res.Route != "warm" || res.Stats.Recorded != recorded || res.Stats.Evaluated != evaluated {
+		r.t.Errorf("%s: %s, %d steps recorded, %d evaluated, want %d and %d", q, res.Route, res.Stats.Recorded, res.Stats.Evaluated, recorded, evaluated)
+	}
+}
+
+// TestW1_LookUp holds that once recorded a query is a look-up, and that before it is answered from panes and warm all the
+// same.
+func TestW1_LookUp(t *testing.T) {
+	r := newRig(t)
+	defer r.stop()
+	r.configure(oneRule)
+	r.write(one("m", "a", 5000, 1, 20000, 2, 35000, 3, 50000, 4), one("m", "b", 5000, 10))
+	r.barrier(60_000)
+	r.expect(over("m_sum", 15_000, 60_000, 15_000), 0, 4)
+	if left := r.round(0); left != 0 {
+		t.Fatalf("%d steps left", left)
+	}
+	r.expect(over("m_sum", 15_000, 60_000, 15_000), 4, 0)
+	r.expect(at("m_sum", 60_000), 1, 0)
+	r.expect(at("m_sum", 59_000), 1, 0)
+	r.expect(at("count_over_time(m_sum[1m])", 60_000), 4, 0)
+	// Steps that no bucket overlaps are not recorded: they are found empty.
+	r.barrier(300_000)
+	r.settle()
+	r.expect(over("m_sum", 15_000, 150_000, 15_000), 5, 5)
+}
+
+// A slow second scraper whose sample arrives after the step was recorded: the record is dirty, the next read is right.
+func TestW1_SlowSecondScraper(t *testing.T) {
+	r := newRig(t)
+	defer r.stop()
+	r.configure(oneRule)
+	r.write(one("m", "a", 14_000, 1, 29_000, 2))
+	r.barrier(30_000)
+	r.settle()
+	r.expect(at("m_sum", 30_000), 1, 0)
+
+	// Its first sample opens a bucket that the record knows nothing of: the step is no longer published.
+	r.write(one("m", "late", 28_000, 7))
+	if _, err := r.check(at("m_sum", 30_000), r.oracle(0, 60_000)); err == nil {
+		t.Error("a step with an open bucket was answered")
+	}
+	if left := r.round(time.Hour); left != 0 {
+		t.Errorf("%d published steps left, though the bucket is open", left)
+	}
+	// The bucket closes: dirty until it is recorded again, and right at once.
+	r.barrier(30_000)
+	r.expect(at("m_sum", 30_000), 0, 1)
+	r.settle()
+	r.expect(at("m_sum", 30_000), 1, 0)
+
+	// A correction within the horizon, of a bucket long closed.
+	r.write(one("m", "a", 13_000, 100))
+	r.expect(at("m_sum", 30_000), 0, 1)
+	r.expect(at("m_sum", 15_000), 0, 1)
+	r.settle()
+	r.expect(at("m_sum", 30_000), 1, 0)
+	// A sample that comes again changes nothing, and makes nothing dirty.
+	r.write(one("m", "a", 13_000, 100))
+	r.expect(at("m_sum", 30_000), 1, 0)
+}
+
+// TestW2_Forget holds that changes are forgotten when every step is recorded, and not before: the steps of the future that a
+// bucket takes part in are found by what is remembered of it.
+func TestW2_Forget(t *testing.T) {
+	r := newRig(t)
+	defer r.stop()
+	r.configure(oneRule)
+	r.write(one("m", "a", 5000, 1))
+	r.barrier(15_000)
+	r.settle()
+	if n := r.changes(); n != 1 {
+		t.Errorf("%d changes remembered, want 1: the step at 30000 is not published yet", n)
+	}
+	r.barrier(30_000)
+	r.settle()
+	if n := r.changes(); n != 0 {
+		t.Errorf("%d changes remembered after all steps were recorded", n)
+	}
+	r.expect(over("m_sum", 15_000, 30_000, 15_000), 2, 0)
+}
+
+// TestW3_Coalesced holds that dirty steps are evaluated at most once in an interval.
+func TestW3_Coalesced(t *testing.T) {
+	r := newRig(t)
+	defer r.stop()
+	r.configure(oneRule)
+	r.write(one("m", "a", 5000, 1))
+	r.barrier(30_000)
+	r.round(0)
+	before := r.recorder.Recorded()
+	for i := range 10 {
+		r.write(one("m", "a", float64(5001+i), 1))
+		if left := r.round(time.Second); left != 2 {
+			t.Fatalf("%d steps left, want 2", left)
+		}
+	}
+	if n := r.recorder.Recorded(); n != before {
+		t.Errorf("%d steps recorded within the interval", n-before)
+	}
+	if left, since := r.recorder.Lag(); left != 2 || since != 9*time.Second {
+		t.Errorf("lag: %d steps, %s", left, since)
+	}
+	r.round(5 * time.Second)
+	if n := r.recorder.Recorded(); n != before+2 {
+		t.Errorf("%d steps recorded after the interval, want 2", n-before)
+	}
+	if left, since := r.recorder.Lag(); left != 0 || since != 0 {
+		t.Errorf("lag: %d steps, %s", left, since)
+	}
+	r.expect(at("m_sum", 30_000), 1, 0)
+}
+
+// TestW1_Refused holds that what panes cannot answer is not recorded, not tried again for ever, and a miss like before.
+func TestW1_Refused(t *testing.T) {
+	r := newRig(t)
+	defer r.stop()
+	r.configure(`
+correction_horizon: 10s
+materializations:
+  - {name: m_sum, expr: 'sum(sum_over_time(m[30s]))', every: 15s, layout: full_window}
+`)
+	r.write(one("m", "a", 5000, 1, 50_000, 2))
+	r.write(one("m", "a", 6000, 5)) // beyond the horizon: the bucket is incomplete
+	r.barrier(60_000)
+	r.settle()
+	before := r.recorder.Recorded()
+	r.settle()
+	if n := r.recorder.Recorded(); n != before {
+		t.Errorf("%d steps were evaluated again", n-before)
+	}
+	if n := r.changes(); n != 1 {
+		t.Errorf("%d changes remembered, want that of the bucket which the step at 75000 waits for", n)
+	}
+	if _, err := r.check(at("m_sum", 15_000), nil); err == nil {
+		t.Error("an incomplete bucket was answered")
+	}
+	r.expect(at("m_sum", 60_000), 1, 0)
+}
+
+// TestW1_RulesOfRules holds that a rule that reads another inherits its dirtiness and its publication.
+func TestW1_RulesOfRules(t *testing.T) {
+	r := newRig(t)
+	defer r.stop()
+	r.configure(`
+materializations:
+  - {name: base, expr: 'sum by (i) (sum_over_time(m[30s]))', every: 15s, layout: full_window}
+  - {name: top, expr: 'max_over_time(base[1m])', every: 30s, layout: full_window}
+`)
+	r.write(one("m", "a", 5000, 1, 20_000, 2, 35_000, 3, 50_000, 4))
+	r.barrier(60_000)
+	r.settle()
+	r.expect(at("top", 60_000), 1, 0)
+	r.write(one("m", "a", 4000, 100))
+	r.expect(at("base", 15_000), 0, 1)
+	// top is evaluated from what is clean of base, and from panes for the rest.
+	r.expect(at("top", 60_000), 2, 1+2)
+	r.settle()
+	r.expect(at("top", 60_000), 1, 0)
+	if _, err := r.check(at("top", 90_000), nil); err == nil {
+		t.Error("a step beyond the frontier was answered")
+	}
+}
+
+// TestW5_DigestAndRestart holds that recording changes nothing that is published, and that a restart and a rebuild of the
+// views find everything again.
+func TestW5_DigestAndRestart(t *testing.T) {
+	r := newRig(t)
+	defer func() { r.stop() }()
+	r.configure(oneRule)
+	r.write(one("m", "a", 5000, 1, 20000, 2, 35000, 3, 50000, 4), one("m", "b", 5000, 10))
+	r.barrier(60_000)
+	digest := r.digest()
+	r.settle()
+	if d := r.digest(); d != digest {
+		t.Errorf("W5: digest %s before recording, %s after", digest, d)
+	}
+	r.stop()
+	r.start()
+	r.setPlan(r.plan)
+	r.expect(over("m_sum", 15_000, 60_000, 15_000), 4, 0)
+	recorded := r.recorder.Recorded()
+	r.settle()
+	if n := r.recorder.Recorded() - recorded; n != 0 {
+		t.Errorf("%d steps recorded again after a restart", n)
+	}
+	if d := r.digest(); d != digest {
+		t.Errorf("digest %s before the restart, %s after", digest, d)
+	}
+	// Another plan drops the record; the old one again begins anew, though its name is the same.
+	p := r.plan
+	r.configure(`materializations: [{name: m_sum, expr: 'sum(m)', every: 15s}]`)
+	r.settle()
+	r.write(one("m", "a", 49_000, 1000))
+	r.setPlan(p)
+	r.expect(at("m_sum", 60_000), 0, 1)
+}
