@@ -23,6 +23,7 @@ var imports = map[string][]string{
 	"projections/pane":            {"log", "projections", "projections/accum", "projections/bucket", "projections/plan", "projections/series"},
 	"projections/query":           {"log", "projections/accum", "projections/bucket", "projections/pane", "projections/plan", "projections/series", "projections/query/querytest"},
 	"projections/query/querytest": {"log", "projections/accum", "projections/pane", "projections/plan", "projections/query"},
+	"projections/window":          {"log", "projections", "projections/bucket", "projections/pane", "projections/plan", "projections/query", "projections/query/querytest", "projections/series"},
 	"transport":                   {"log", "master", "projections/plan", "projections/query", "projections/query/querytest", "transport"},
 	"cmd":                         {"*"},
 }

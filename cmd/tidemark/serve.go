@@ -162,6 +162,7 @@ func (f *serveFlags) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.current.Store(&loaded{cfg: cfg, plan: p, at: n.started, report: report, ok: true})
 	handler, err := f.handler(n, cfg, origin)
 	if err != nil {
 		return errors.Join(err, n.close())
@@ -178,7 +179,7 @@ func (f *serveFlags) serve(ctx context.Context) error {
 
 func reportSkipped(logger *slog.Logger, report plan.Report) {
 	if n := report.Skipped(); n > 0 {
-		logger.Warn("Some rules do not become panes; `tidemark check rules` says which and why", "rules", n)
+		logger.Warn("Some rules do not become recorded windows; `tidemark check rules` says which and why", "rules", n)
 	}
 }
 
@@ -203,6 +204,7 @@ func (f *serveFlags) runGroup(ctx context.Context, n *node, server *http.Server,
 	g.Add(actor(n.gate.watch))
 	g.Add(actor(n.startUp))
 	g.Add(actor(n.ticker.Run))
+	g.Add(actor(n.runRecorder))
 	g.Add(actor(n.runner.Run))
 	g.Add(actor(n.panes.Run))
 	g.Add(actor(n.events.Run))
@@ -261,7 +263,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		return nil, &exitError{exitUsage, err}
 	}
 	opts := transport.Options{
-		Materializations: n, Reload: n.reload, RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
+		Materializations: n, Rules: n, Reload: n.reload, RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState,
 	}
 	if !cfg.Exact.Upstream.IsZero() {
@@ -274,8 +276,11 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	engine := query.New(n.panes, query.Options{
 		Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,
 		SubqueryStep: func(int64) int64 { return time.Duration(cfg.EvaluationInterval).Milliseconds() },
-		Registerer:   n.registry,
+		Registerer:   n.registry, Records: n.windows,
 	})
+	if err := n.recordWindows(engine); err != nil {
+		return nil, err
+	}
 	return transport.NewHandler(transport.Deps{
 		Engine: engine, Series: n.index, Barrier: n.barrier, Readiness: n, Replay: n, Write: write,
 		Gatherer: n.registry, Registerer: prometheus.WrapRegistererWith(nil, n.registry),

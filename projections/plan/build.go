@@ -116,7 +116,7 @@ func newBuilder(c *Config, set *ruleSet) *builder {
 		}
 		b.add(r.record, &item{
 			finding: Finding{
-				File: r.file, Line: r.line, Group: r.group, Name: r.record, Expr: r.expr, Every: r.every, Reasons: r.invalid,
+				File: r.file, Line: r.line, Group: r.group, Name: r.record, Expr: r.expr, Every: r.every, Labels: r.labels, Reasons: r.invalid,
 			},
 			mat: Materialization{
 				Name: b.ruleName(r), EveryMillis: r.every, Layout: LayoutFullWindow, Record: r.record, Labels: r.labels,
@@ -269,11 +269,23 @@ func (b *builder) parse(text string) (parser.Expr, []Leaf, string) {
 	if t := expr.Type(); t != parser.ValueTypeVector && t != parser.ValueTypeScalar {
 		return nil, nil, fmt.Sprintf("its value is a %s; want an instant vector", parser.DocumentedType(t))
 	}
+	b.resolveSteps(expr)
 	leaves, err := Leaves(expr, time.Duration(b.cfg.Lookback))
 	if err != nil {
 		return nil, nil, err.Error()
 	}
 	return expr, leaves, ""
+}
+
+// resolveSteps gives the subqueries that name no step the one that they have by default, so that the plan says all that its
+// values depend on.
+func (b *builder) resolveSteps(expr parser.Node) {
+	if sub, ok := expr.(*parser.SubqueryExpr); ok && sub.Step == 0 && sub.StepExpr == nil {
+		sub.Step = time.Duration(b.cfg.EvaluationInterval)
+	}
+	for child := range parser.ChildrenIter(expr) {
+		b.resolveSteps(child)
+	}
 }
 
 // unanswerable says why no stream of its own could answer a leaf, apart from its grid.

@@ -18,12 +18,13 @@ type Report struct {
 
 // Finding is one entry or one recording rule. A rule becomes a recorded window.
 type Finding struct {
-	File  string // as the configuration was given; a rule file, relative to it where that is possible
-	Line  int    // 0 if unknown
-	Group string // of a rule
-	Name  string // of the entry, or what the rule records
-	Expr  string // as it is written
-	Every int64  // ms
+	File   string            // as the configuration was given; a rule file, relative to it where that is possible
+	Line   int               // 0 if unknown
+	Group  string            // of a rule
+	Name   string            // of the entry, or what the rule records
+	Expr   string            // as it is written
+	Every  int64             // ms
+	Labels map[string]string // that a rule adds
 
 	Leaves  []LeafFinding // what answers it; empty if Reasons is not
 	Reasons []string      // why it cannot be materialized
