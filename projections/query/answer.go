@@ -35,8 +35,17 @@ func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery query
 	}
 	defer release()
 
+	res, err := e.evaluateOnce(ctx, c, s, newQuery, e.opts.Records != nil)
+	if errors.Is(err, errUnfit) {
+		res, err = e.evaluateOnce(ctx, c, s, newQuery, false)
+	}
+	return res, err
+}
+
+// evaluateOnce evaluates the request, with parts of its expression read from records as wholes, or without.
+func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery queryMaker, wholes bool) (*Result, error) {
 	values := results{}
-	q, parts, d, err := e.prepare(ctx, c, s, newQuery, values)
+	q, parts, d, err := e.prepare(ctx, c, s, newQuery, values, wholes)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +80,7 @@ func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery query
 // preprocessed the expression and not yet read anything, and what it will evaluate is what the statement holds then. All
 // nodes keep their positions in the text that was sent, so warnings and errors point into that text (Q4). The parts come in
 // the order in which the engine evaluates them, leaves with what can answer them.
-func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s steps) ([]part, *demand, error) {
+func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s steps, wholes bool) ([]part, *demand, error) {
 	if err := checkSelectors(stmt.Expr); err != nil {
 		return nil, nil, &BadDataError{err}
 	}
@@ -81,14 +90,17 @@ func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s
 	}
 	// A sample at the evaluation time itself counts whatever the lookback.
 	r := rewriter{lookback: max(1, millis(lookback)), defaultStep: e.opts.SubqueryStep}
+	x, err := e.index()
+	if err != nil {
+		return nil, nil, &SourceError{err}
+	}
+	if wholes {
+		r.wholes = x.wholes
+	}
 	resolveOffsets(stmt.Expr, s.start, 0)
 	r.rewrite(&stmt.Expr, s)
 	if len(r.parts) == 0 {
 		return nil, nil, nil
-	}
-	x, err := e.index()
-	if err != nil {
-		return nil, nil, &SourceError{err}
 	}
 	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}}
 	for i := range r.parts {
@@ -186,6 +198,9 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 				return false, nil, err
 			}
 			if miss != nil {
+				if in.strict {
+					return false, nil, errUnfit
+				}
 				return false, nil, in.miss(miss.why)
 			}
 			res.Stats.Evaluated += int(r.steps.count())
@@ -210,6 +225,10 @@ func (d *demand) inners() []*inner {
 // fill evaluates leaves, given what was read for each, into values. What the names stand for that they read is evaluated.
 func (v *evaluation) fill(leaves []*leaf, read map[*leaf]*Answer, values results) (*leafMiss, error) {
 	for _, l := range leaves {
+		if l.whole != nil {
+			values[l.mark] = l.whole.result()
+			continue
+		}
 		var series []Series
 		switch a := read[l]; {
 		case a != nil:
@@ -238,7 +257,7 @@ type queryMaker func(context.Context, results) (promql.Query, error)
 
 // prepare makes the engine's query, with its leaves replaced, and finds the streams for them. What the engine will read in
 // the place of leaves is to be put into values.
-func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryMaker, values results) (promql.Query, []part, *demand, error) {
+func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryMaker, values results, wholes bool) (promql.Query, []part, *demand, error) {
 	if err := checkSize(c.Expr); err != nil {
 		return nil, nil, nil, &BadDataError{err}
 	}
@@ -246,7 +265,7 @@ func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryM
 	if err != nil {
 		return nil, nil, nil, &BadDataError{err}
 	}
-	parts, d, err := e.rewrite(ctx, q.Statement().(*parser.EvalStmt), c, s)
+	parts, d, err := e.rewrite(ctx, q.Statement().(*parser.EvalStmt), c, s, wholes)
 	return q, parts, d, err
 }
 

@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"errors"
 
 	"tidemark/projections/plan"
 )
@@ -38,7 +39,10 @@ func (e *Engine) ExplainRange(ctx context.Context, p RangeParams) ([]Part, error
 }
 
 func (e *Engine) explain(ctx context.Context, c Common, s steps, newQuery queryMaker) ([]Part, error) {
-	q, parts, _, err := e.prepare(ctx, c, s, newQuery, results{})
+	q, parts, _, err := e.prepare(ctx, c, s, newQuery, results{}, e.opts.Records != nil)
+	if errors.Is(err, errUnfit) {
+		q, parts, _, err = e.prepare(ctx, c, s, newQuery, results{}, false)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -55,6 +59,12 @@ func explainPart(p part) Part {
 		return Part{Node: p.miss.Node, Miss: p.miss}
 	}
 	l, times := p.leaf, p.leaf.dataTimes()
+	if l.whole != nil {
+		return Part{
+			Node: l.text, Func: "recorded", Reads: []string{l.whole.material.ReadAs()},
+			FirstMillis: times.start, LastMillis: times.last(), StepMillis: times.every,
+		}
+	}
 	out := Part{
 		Node: l.text, Func: l.fn.String(), WindowMillis: l.window,
 		FirstMillis: times.start, LastMillis: times.end, StepMillis: times.every, Miss: p.miss,

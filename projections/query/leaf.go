@@ -27,6 +27,8 @@ type leaf struct {
 
 	mark *labels.Matcher // on the synthetic selector that stands for it in the expression
 
+	whole *whole // the record that answers it, instead of all that follows
+
 	reads []string // the names of materializations and recorded series that it reads; then no stream answers it
 	named []*inner // what stands behind them
 

@@ -23,10 +23,11 @@ type index struct {
 	streams   []stream
 	names     []string // sorted
 	materials map[string][]*material
+	wholes    *wholes
 }
 
 func newIndex(p *plan.Plan) (*index, error) {
-	x := &index{plan: p, materials: map[string][]*material{}}
+	x := &index{plan: p, materials: map[string][]*material{}, wholes: &wholes{}}
 	if p == nil {
 		return x, nil
 	}
@@ -47,6 +48,7 @@ func newIndex(p *plan.Plan) (*index, error) {
 		}
 	}
 	x.names = p.Names()
+	var made []*material
 	for i := range p.Materializations {
 		m := &material{Materialization: &p.Materializations[i], plan: p}
 		for _, s := range all {
@@ -55,7 +57,9 @@ func newIndex(p *plan.Plan) (*index, error) {
 			}
 		}
 		x.materials[m.ReadAs()] = append(x.materials[m.ReadAs()], m)
+		made = append(made, m)
 	}
+	x.wholes = newWholes(made)
 	return x, nil
 }
 

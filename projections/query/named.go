@@ -78,6 +78,8 @@ type inner struct {
 	tracked  []int          // for each reach the request that says what changed, if there are recorded steps
 	dirty    map[int64]bool // steps that were found not to be clean
 	bypass   bool           // the record is not looked at
+	strict   bool           // it stands for a part of the expression as it was sent, see errUnfit
+	named    bool           // it is read by name
 
 	runs  []*run // steps that are evaluated
 	notes bool   // the engine had something to say about them
@@ -114,6 +116,9 @@ type innerKey struct {
 // provide finds what answers l: streams (of own alone, if l is part of its expression) or expressions behind a name. The
 // error is a *MissError if nothing does.
 func (d *demand) provide(ctx context.Context, l *leaf, own *material) error {
+	if l.whole != nil {
+		return d.provideWhole(ctx, l)
+	}
 	if d.leaves++; d.leaves > MaxLeaves {
 		return l.miss(ReasonUnsupportedFunction, "recorded series and what they read have more than %d selectors", MaxLeaves)
 	}
@@ -143,6 +148,7 @@ func (d *demand) provide(ctx context.Context, l *leaf, own *material) error {
 			if err != nil {
 				return err
 			}
+			in.named = true
 			l.named = append(l.named, in)
 		}
 	}
@@ -244,7 +250,7 @@ func (d *demand) renew(ctx context.Context, leaves []*leaf, bypass bool) error {
 		}
 	}
 	for _, l := range leaves {
-		if len(l.reads) == 0 {
+		if len(l.reads) == 0 && l.whole == nil {
 			d.leaves++
 			continue
 		}
@@ -287,6 +293,12 @@ func (v *evaluation) evaluate(in *inner) error {
 		}
 		slices.SortFunc(floats, func(a, b promql.FPoint) int { return cmp.Compare(a.T, b.T) })
 	}
+	if in.strict && in.notes {
+		return errUnfit
+	}
+	if !in.named {
+		return nil
+	}
 	var err error
 	if in.out, err = in.record(); err != nil {
 		return fmt.Errorf("%s: %w", in.material.ReadAs(), err)
@@ -301,6 +313,9 @@ func (v *evaluation) exec(in *inner, r *run, points func(labels.Labels) *[]promq
 	if res.Err != nil {
 		if ended(v.ctx, "") != nil {
 			return res.Err
+		}
+		if in.strict {
+			return errUnfit // the error is to be that of the expression as it was sent
 		}
 		return fmt.Errorf("%s: %w", in.material.ReadAs(), res.Err)
 	}

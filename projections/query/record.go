@@ -95,6 +95,9 @@ func (in *inner) gaps() []steps {
 	return []steps{all}
 }
 
+// noted says that the engine had something to say about a step, which the record does not keep.
+func noted(s bucket.Step) bool { return s.Notes }
+
 // track adds the requests that say what changed under the recorded steps of in.
 func (in *inner) track(reqs []Request) []Request {
 	in.tracked = in.tracked[:0]

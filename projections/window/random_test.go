@@ -68,6 +68,20 @@ func TestW1_Differential(t *testing.T) {
 	}
 }
 
+// wholeExprs are read from records because they are recorded as they are, or nearly so.
+var wholeExprs = []string{
+	"sum by (i) (sum_over_time(m[1m]))",
+	"sum(sum_over_time(m[1m]))",
+	`sum by (i) (sum_over_time(m{i="a"}[1m])) / 2`,
+	`sum(sum_over_time(m{i!="b"}[1m]))`,
+	"rate(n[45s])",
+	"sum(count_over_time(m[30s])) / sum(count_over_time(n[30s]))",
+	"max_over_time(sum(m)[1m:15s]) or vector(1)",
+	"absent(sum by (i) (sum_over_time(m[1m])))",
+	"max_over_time(sum by (i) (sum_over_time(m[1m]))[2m:30s])",
+	"topk(1, sum by (i) (sum_over_time(m[1m])) * 1)",
+}
+
 // history makes random input, the same for two rigs.
 type history struct {
 	rng    *rand.Rand
@@ -146,6 +160,11 @@ func (h *history) ask(r *rig) (recorded, evaluated, missed int) {
 			q.Expr = fmt.Sprintf("sum(%s) or absent(%s)", name, name)
 		}
 		q.Terms.Sum = 1e5
+		if h.rng.IntN(2) == 0 {
+			q.Expr = wholeExprs[h.rng.IntN(len(wholeExprs))]
+			q.Start -= q.Start % 30_000
+			q.End, q.Step = max(q.End, q.Start), 30_000*(1+h.rng.Int64N(2))
+		}
 		res, err := r.check(q, all)
 		var miss *query.MissError
 		if errors.As(err, &miss) {

@@ -217,3 +217,58 @@ func TestW5_DigestAndRestart(t *testing.T) {
 	r.setPlan(p)
 	r.expect(at("m_sum", 60_000), 0, 1)
 }
+
+// TestW1_Wholes holds that the expression of a record is read from it wherever it stands, with matchers on its output labels and
+// in coarser groups; and that nothing of that shows: warnings, infos and the labels of absent() are those of the text.
+func TestW1_Wholes(t *testing.T) {
+	r := newRig(t)
+	defer r.stop()
+	r.configure(`
+materializations:
+  - {name: s, expr: 'sum by (i, j) (sum_over_time(m_total[30s]))', every: 15s, layout: full_window}
+  - {name: c, expr: 'count by (i) (m_total)', every: 15s, layout: full_window}
+  - {name: odd_rate, expr: 'sum by (i) (rate(odd[1m]))', every: 15s, layout: full_window}
+  - {name: top, expr: 'topk(1, m_total)', every: 15s, layout: full_window}
+  - {name: left, expr: 'max by (i) (max_over_time(m_total[30s]))', every: 15s, layout: full_window, closed: left}
+`)
+	r.write(
+		one("m_total", "a", 5000, 1, 20000, 2, 35000, 3, 50000, 4), one("m_total", "b", 5000, 10, 50000, 11),
+		one("odd", "a", 5000, 1, 20000, 2, 35000, 3, 50000, 4),
+	)
+	r.barrier(60_000)
+	r.settle()
+	for _, c := range []struct {
+		expr  string
+		steps int // from the record
+	}{
+		{"sum by (i, j) (sum_over_time(m_total[30s]))", 4},
+		{"sum by (j, i) (sum_over_time(m_total[30s]))", 4},
+		{"1 + (sum by (i, j) (sum_over_time(m_total[30s])))", 4},
+		{`sum by (i, j) (sum_over_time(m_total{i="a"}[30s]))`, 4},
+		{`sum by (i, j) (sum_over_time(m_total{i=~"b|x",j=""}[30s]))`, 4},
+		{"sum by (i) (sum_over_time(m_total[30s]))", 4},
+		{"sum(sum_over_time(m_total[30s]))", 4},
+		{`count(m_total{i!="a"})`, 4},
+		{"count(m_total)", 4},
+		{"absent(count by (i) (m_total))", 4},
+		{"absent(m_total)", 0},
+		{"count by (j) (m_total)", 0},
+		{`count(m_total{job="x"})`, 0},
+		{"min by (i) (sum_over_time(m_total[30s]))", 0},
+		{"sum by (i) (rate(odd[1m]))", 0}, // the engine doubts that it is a counter, and says where
+		{"topk(1, m_total)", 0},
+	} {
+		q := over(c.expr, 15_000, 60_000, 15_000)
+		r.expect(q, c.steps, 0)
+		q = at(c.expr, 60_000)
+		r.expect(q, c.steps/4, 0)
+	}
+	// Off the steps of the record panes do not answer either: nothing is rounded.
+	if _, err := r.check(at("count(m_total)", 59_000), nil); err == nil {
+		t.Error("answered between steps")
+	}
+	// The part that is not recorded yet is evaluated beside the rest.
+	r.write(one("m_total", "a", 65_000, 9))
+	r.barrier(75_000)
+	r.expect(over("sum by (i, j) (sum_over_time(m_total[30s]))", 15_000, 75_000, 15_000), 4, 1)
+}
