@@ -31,6 +31,10 @@ func Build(c *Config) (*Plan, Report, error) {
 	}
 	for i := range b.items {
 		b.settle(b.items[i])
+	}
+	plan := b.plan()
+	for i := range b.items {
+		b.items[i].noteWhenRead(plan)
 		f := b.items[i].finding
 		if i >= len(c.Materializations) {
 			report.Rules = append(report.Rules, f)
@@ -49,7 +53,6 @@ func Build(c *Config) (*Plan, Report, error) {
 	if err := errors.Join(p.errs...); err != nil {
 		return nil, report, err
 	}
-	plan := b.plan()
 	if err := plan.Validate(); err != nil {
 		return nil, report, &ConfigError{File: c.file, Msg: err.Error()}
 	}
@@ -134,6 +137,21 @@ func (b *builder) add(name string, it *item) {
 	b.items = append(b.items, it)
 	if len(it.finding.Reasons) == 0 && name != "" {
 		b.named[name] = append(b.named[name], it)
+	}
+}
+
+// noteWhenRead says of an item that its steps are not recorded, if they are not.
+func (it *item) noteWhenRead(p *Plan) {
+	if it.mat.Layout != LayoutFullWindow || len(it.finding.Reasons) > 0 {
+		return
+	}
+	for i := range p.Materializations {
+		if m := &p.Materializations[i]; m.Name == it.mat.Name {
+			// An expression that does not parse has been refused.
+			if _, why, err := p.Reaches(m); err == nil && why != "" {
+				it.finding.Notes = append(it.finding.Notes, "evaluated when it is read: "+why)
+			}
+		}
 	}
 }
 
@@ -237,9 +255,6 @@ func (b *builder) resolve(f *Finding, m Materialization, grid Stream) {
 	m.Streams = idsOf(streams)
 	slices.Sort(m.Reads)
 	m.Reads = slices.Compact(m.Reads)
-	if why := WhenRead(expr, leaves); why != "" && m.Layout == LayoutFullWindow {
-		note("evaluated when it is read: %s", why)
-	}
 	if err := m.validate(m.Streams); err != nil {
 		f.Leaves, f.Notes, f.Reasons = nil, nil, []string{err.Error()}
 		return
