@@ -1,6 +1,7 @@
 package pane
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"math"
@@ -20,7 +21,20 @@ type tracker struct {
 	since   log.Seq           // changes are known from the events after this one on; 0: the stream is not tracked
 	changed map[int64]log.Seq // by bucket end: the last event that opened, closed, corrected or marked a bucket of any series there
 	open    map[int64]int     // by bucket end: open buckets
+
+	// The changes in the order of their events, so that who follows them reads only what is new. What it has seen is dropped; it
+	// is not part of the state.
+	journal []endChange
 }
+
+type endChange struct {
+	end int64
+	seq log.Seq
+}
+
+// maxJournal is how much longer than the changes themselves the journal grows while nobody reads it, before it is made anew
+// from them.
+const maxJournal = 1024
 
 func (t *tracker) tracked() bool { return t.changed != nil }
 
@@ -31,9 +45,32 @@ func (t *tracker) begin(since log.Seq) {
 
 // change notes that a bucket ending at e has changed at seq.
 func (t *tracker) change(e int64, seq log.Seq) {
-	if t.changed != nil && t.changed[e] != seq {
-		t.changed[e] = seq
+	if t.changed == nil || t.changed[e] == seq {
+		return
 	}
+	t.changed[e] = seq
+	t.journal = append(t.journal, endChange{e, seq})
+	if len(t.journal) > 4*len(t.changed)+maxJournal {
+		t.rewrite()
+	}
+}
+
+// rewrite makes the journal from the changes.
+func (t *tracker) rewrite() {
+	t.journal = t.journal[:0]
+	for end, seq := range t.changed {
+		t.journal = append(t.journal, endChange{end, seq})
+	}
+	slices.SortFunc(t.journal, func(a, b endChange) int {
+		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.end, b.end))
+	})
+}
+
+// after returns the changes of events after seq, and drops those before from the journal.
+func (t *tracker) after(seq log.Seq) []endChange {
+	i, _ := slices.BinarySearchFunc(t.journal, seq+1, func(c endChange, s log.Seq) int { return cmp.Compare(c.seq, s) })
+	t.journal = t.journal[i:]
+	return t.journal
 }
 
 // opened and shut count open buckets, and are changes.
@@ -116,6 +153,7 @@ func (s *Shard) decodeTracks(d *decoder) {
 		for _, end := range d.increasing(d.count(2)) {
 			st.track.changed[end] = log.Seq(d.u())
 		}
+		st.track.rewrite()
 	}
 	if d.err == nil {
 		s.countOpen(counted)
@@ -151,6 +189,23 @@ func (t *Tracked) add(o *tracker, from, to int64) {
 	}
 }
 
+// follow takes over what one shard knows that is newer than the event at seq.
+func (t *Tracked) follow(o *tracker, after log.Seq) {
+	if t.Changed == nil {
+		t.Changed = make(map[int64]log.Seq)
+	}
+	t.Since = max(t.Since, o.since)
+	if after == 0 {
+		o.rewrite()
+	}
+	for _, c := range o.after(after) {
+		t.Changed[c.end] = max(t.Changed[c.end], c.seq)
+	}
+	for end := range o.open {
+		t.Open = append(t.Open, end)
+	}
+}
+
 // settle puts Open in order.
 func (t *Tracked) settle() {
 	slices.Sort(t.Open)
@@ -166,8 +221,9 @@ type TrackedStream struct {
 	Tracked
 }
 
-// TrackedStreams returns the tracked streams of the plan in force.
-func (p *Projection) TrackedStreams(ctx context.Context) (log.Seq, []TrackedStream, error) {
+// TrackedStreams returns the tracked streams of the plan in force. Changed has the changes of events after the given one, for one
+// who follows them: what came before is not told again. With 0 it has all that is not forgotten.
+func (p *Projection) TrackedStreams(ctx context.Context, after log.Seq) (log.Seq, []TrackedStream, error) {
 	var mu sync.Mutex
 	at := make(map[plan.StreamID]int)
 	var out []TrackedStream
@@ -191,7 +247,7 @@ func (p *Projection) TrackedStreams(ctx context.Context) (log.Seq, []TrackedStre
 				frontier = max(frontier, st.bound(t))
 			}
 			out[i].Frontier = max(out[i].Frontier, frontier)
-			out[i].add(&st.track, math.MinInt64, math.MaxInt64)
+			out[i].follow(&st.track, after)
 		}
 	})
 	if err != nil {

@@ -31,7 +31,7 @@ const (
 // Panes is what the Recorder asks of the fold. *pane.Projection is one.
 type Panes interface {
 	Plan() *plan.Plan
-	TrackedStreams(ctx context.Context) (log.Seq, []pane.TrackedStream, error)
+	TrackedStreams(ctx context.Context, after log.Seq) (log.Seq, []pane.TrackedStream, error)
 	Forget(ctx context.Context, changes map[plan.StreamID]map[int64]log.Seq) error
 }
 
@@ -71,9 +71,12 @@ type Recorder struct {
 	plan    *plan.Plan
 	records []*record
 	rounds  uint64
+	seen    log.Seq                             // changes up to this event are in changed
+	changed map[plan.StreamID]map[int64]log.Seq // what the fold has not been told to forget
+	since   map[plan.StreamID]log.Seq           // TrackedStream.Since
 
-	behind   atomic.Int64 // published steps that the last round left
-	since    atomic.Int64 // wall time, ms, from which on some were left; 0: none are
+	behind   atomic.Int64 // published steps that the last look at each record left
+	laggedAt atomic.Int64 // wall time, ms, from which on some were left; 0: none are
 	recorded atomic.Uint64
 	failures atomic.Uint64
 }
@@ -85,7 +88,8 @@ type record struct {
 	every     int64
 	retention int64
 	reaches   []plan.Reach
-	next      time.Time        // when steps are evaluated again (W3)
+	next      time.Time        // when it is looked at again (W3)
+	left      int              // published steps that were left then
 	asOf      map[int64]uint64 // of the steps that some change, not forgotten yet, takes part in; nil: not read yet
 }
 
@@ -126,7 +130,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 
 // Lag says how long there have been published steps that are not recorded, and how many the last round left.
 func (r *Recorder) Lag() (steps int64, since time.Duration) {
-	at := r.since.Load()
+	at := r.laggedAt.Load()
 	if at == 0 {
 		return 0, 0
 	}
@@ -145,27 +149,69 @@ func (r *Recorder) Round(ctx context.Context) (left int, err error) {
 	if err := r.adopt(); err != nil || r.plan == nil {
 		return 0, err
 	}
-	seq, streams, err := r.panes.TrackedStreams(ctx)
+	seq, byID, err := r.follow(ctx)
 	if err != nil {
 		return 0, err
 	}
-	byID := make(map[plan.StreamID]*pane.TrackedStream, len(streams))
-	for i := range streams {
-		byID[streams[i].ID] = &streams[i]
-	}
-	wanted := make(map[plan.StreamID]map[int64]bool) // ends that some step still needs
+	needs := make(needed)
 	var errs []error
 	for _, rec := range r.records {
-		n, err := r.bringUp(ctx, rec, seq, byID, wanted)
+		if r.opts.Now().Before(rec.next) {
+			needs.all(rec)
+		} else if rec.left, err = r.bringUp(ctx, rec, seq, byID, needs); err != nil {
+			errs = append(errs, err)
+		}
 		if ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
-		errs = append(errs, err)
-		left += n
+		left += rec.left
 	}
-	errs = append(errs, r.forget(ctx, streams, wanted), r.expire(byID))
+	errs = append(errs, r.forget(ctx, byID, needs), r.expire(byID))
 	r.note(left)
 	return left, errors.Join(errs...)
+}
+
+// follow takes over what changed since the last round, and gives each stream all that is not forgotten.
+func (r *Recorder) follow(ctx context.Context) (log.Seq, map[plan.StreamID]*pane.TrackedStream, error) {
+	seq, streams, err := r.panes.TrackedStreams(ctx, r.seen)
+	if err != nil {
+		return 0, nil, err
+	}
+	byID := make(map[plan.StreamID]*pane.TrackedStream, len(streams))
+	changed, since := make(map[plan.StreamID]map[int64]log.Seq, len(streams)), make(map[plan.StreamID]log.Seq, len(streams))
+	for i := range streams {
+		st := &streams[i]
+		if was, ok := r.changed[st.ID]; ok && r.since[st.ID] == st.Since {
+			maps.Copy(was, st.Changed) // later events only
+			st.Changed = was
+		}
+		changed[st.ID], since[st.ID] = st.Changed, st.Since
+		byID[st.ID] = st
+	}
+	r.seen, r.changed, r.since = seq, changed, since
+	return seq, byID, nil
+}
+
+// needed says by stream which changes some step still needs.
+type needed map[plan.StreamID]*neededEnds
+
+type neededEnds struct {
+	all  bool
+	ends map[int64]bool
+}
+
+func (n needed) of(id plan.StreamID) *neededEnds {
+	if n[id] == nil {
+		n[id] = &neededEnds{ends: make(map[int64]bool)}
+	}
+	return n[id]
+}
+
+// all keeps everything that a record depends on.
+func (n needed) all(rec *record) {
+	for _, reach := range rec.reaches {
+		n.of(reach.Stream).all = true
+	}
 }
 
 // note keeps what Lag tells.
@@ -173,9 +219,9 @@ func (r *Recorder) note(left int) {
 	r.behind.Store(int64(left))
 	switch {
 	case left == 0:
-		r.since.Store(0)
-	case r.since.Load() == 0:
-		r.since.Store(r.opts.Now().UnixMilli())
+		r.laggedAt.Store(0)
+	case r.laggedAt.Load() == 0:
+		r.laggedAt.Store(r.opts.Now().UnixMilli())
 	}
 }
 
@@ -226,25 +272,24 @@ func (r *Recorder) adopt() error {
 	return nil
 }
 
-// bringUp records the published dirty steps of a record, if it is time to, and adds to wanted the ends that are not to be
-// forgotten. It returns the number of published steps that are still dirty.
-func (r *Recorder) bringUp(ctx context.Context, rec *record, seq log.Seq, streams map[plan.StreamID]*pane.TrackedStream, wanted map[plan.StreamID]map[int64]bool) (left int, err error) {
+// bringUp records the published dirty steps of a record, and adds to needs the ends that are not to be forgotten. It returns the
+// number of published steps that are still dirty.
+func (r *Recorder) bringUp(ctx context.Context, rec *record, seq log.Seq, streams map[plan.StreamID]*pane.TrackedStream, needs needed) (left int, err error) {
 	dirty := make(map[int64]log.Seq)
 	since := log.Seq(0)
 	for _, reach := range rec.reaches {
 		st := streams[reach.Stream]
 		if st == nil {
-			rec.want(streams, wanted, nil, true)
+			needs.all(rec)
 			return 0, nil // the fold has another plan by now
 		}
 		since = max(since, st.Since)
 		dirtySteps(dirty, reach, rec.every, st.PaneMillis, st.Changed)
 	}
 	if err := r.load(ctx, rec, dirty, since); err != nil {
-		rec.want(streams, wanted, nil, true)
+		needs.all(rec)
 		return 0, err
 	}
-	due := !r.opts.Now().Before(rec.next)
 	var todo, open []int64
 	for _, t := range slices.Sorted(maps.Keys(dirty)) {
 		switch asOf, ok := rec.asOf[t]; {
@@ -256,7 +301,7 @@ func (r *Recorder) bringUp(ctx context.Context, rec *record, seq log.Seq, stream
 		}
 	}
 	var failed []int64
-	if due && len(todo) > 0 {
+	if len(todo) > 0 {
 		n := min(len(todo), maxRoundSteps)
 		if n == len(todo) {
 			rec.next = r.opts.Now().Add(time.Duration(rec.every) * time.Millisecond)
@@ -264,7 +309,7 @@ func (r *Recorder) bringUp(ctx context.Context, rec *record, seq log.Seq, stream
 		failed, err = r.record(ctx, rec, seq, todo[:n])
 		todo = append(failed, todo[n:]...)
 	}
-	rec.want(streams, wanted, append(open, todo...), false)
+	rec.want(streams, needs, append(open, todo...))
 	return len(todo), err
 }
 
@@ -357,47 +402,50 @@ func (r *Recorder) run(ctx context.Context, rec *record, seq log.Seq, start, end
 	return nil, nil
 }
 
-// want adds the ends of which a step is still needed: one of steps, or any.
-func (rec *record) want(streams map[plan.StreamID]*pane.TrackedStream, wanted map[plan.StreamID]map[int64]bool, steps []int64, any bool) {
+// want adds the ends of which one of the steps is still needed.
+func (rec *record) want(streams map[plan.StreamID]*pane.TrackedStream, needs needed, steps []int64) {
 	slices.Sort(steps)
 	for _, reach := range rec.reaches {
-		st := streams[reach.Stream]
-		if st == nil {
-			continue
-		}
-		of := wanted[reach.Stream]
-		if of == nil {
-			of = make(map[int64]bool)
-			wanted[reach.Stream] = of
-		}
+		st, of := streams[reach.Stream], needs.of(reach.Stream)
 		for end := range st.Changed {
 			s := spanOf(reach, rec.every, st.PaneMillis, end)
-			if i, _ := slices.BinarySearch(steps, s.first); any || i < len(steps) && steps[i] <= s.last {
-				of[end] = true
+			if i, _ := slices.BinarySearch(steps, s.first); i < len(steps) && steps[i] <= s.last {
+				of.ends[end] = true
 			}
 		}
 	}
 }
 
 // forget has the fold forget the changes that no step needs any more.
-func (r *Recorder) forget(ctx context.Context, streams []pane.TrackedStream, wanted map[plan.StreamID]map[int64]bool) error {
+func (r *Recorder) forget(ctx context.Context, streams map[plan.StreamID]*pane.TrackedStream, needs needed) error {
 	done := make(map[plan.StreamID]map[int64]log.Seq)
-	for i := range streams {
-		st := &streams[i]
+	for id, st := range streams {
+		of := needs.of(id)
+		if of.all {
+			continue
+		}
 		ends := make(map[int64]log.Seq)
 		for end, seq := range st.Changed {
-			if !wanted[st.ID][end] {
+			if !of.ends[end] {
 				ends[end] = seq
 			}
 		}
 		if len(ends) > 0 {
-			done[st.ID] = ends
+			done[id] = ends
 		}
 	}
 	if len(done) == 0 {
 		return nil
 	}
-	return r.panes.Forget(ctx, done)
+	if err := r.panes.Forget(ctx, done); err != nil {
+		return err
+	}
+	for id, ends := range done {
+		for end := range ends {
+			delete(r.changed[id], end)
+		}
+	}
+	return nil
 }
 
 // expire deletes, now and then, the steps that are kept no longer: those further behind the frontier than the retention.

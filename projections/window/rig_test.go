@@ -279,7 +279,7 @@ func (r *rig) digest() string {
 // changes says what the fold remembers, over all streams.
 func (r *rig) changes() (n int) {
 	r.t.Helper()
-	_, streams, err := r.panes.TrackedStreams(r.ctx)
+	_, streams, err := r.panes.TrackedStreams(r.ctx, 0)
 	if err != nil {
 		r.t.Fatal(err)
 	}
