@@ -1,9 +1,11 @@
 package window_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"tidemark/log"
 	"tidemark/projections/query/querytest"
 )
 
@@ -267,4 +269,108 @@ materializations:
 	r.write(one("m_total", "a", 65_000, 9))
 	r.barrier(75_000)
 	r.expect(over("sum by (i, j) (sum_over_time(m_total[30s]))", 15_000, 75_000, 15_000), 4, 1)
+}
+
+// The boundary table: a bucket closes exactly when the largest time that it may own is at or before the barrier, for both
+// memberships and both layouts; what comes then at the edges counts where it belongs.
+func TestBoundaryTable(t *testing.T) {
+	const start, end = 100_000, 110_000
+	for _, closed := range []string{"right", "left"} {
+		for _, layout := range []string{"panes", "full_window"} {
+			for _, barrier := range []int64{end - 2, end - 1, end, end + 1} {
+				r := newRig(t)
+				r.configure(fmt.Sprintf("materializations: [{name: total, expr: 'sum(sum_over_time(m[10s]))', every: 10s, layout: %s, closed: %s}]", layout, closed))
+				r.write(one("m", "a", start, 1, start+1, 2, end-1, 4))
+				r.barrier(barrier)
+				r.settle()
+				largest := int64(end)
+				if closed == "left" {
+					largest = end - 1
+				}
+				res, err := r.check(at("total", end), r.oracle(0, 300_000))
+				if (err == nil) != (largest <= barrier) {
+					t.Errorf("%s, %s, barrier at E%+d: %v", closed, layout, barrier-end, err)
+				}
+				if err == nil {
+					if want := map[string]int{"panes": 0, "full_window": 1}[layout]; res.Stats.Recorded != want {
+						t.Errorf("%s, %s: %d steps recorded, want %d", closed, layout, res.Stats.Recorded, want)
+					}
+					res.Close()
+				}
+				// Samples at E, at E+1 and inside the bucket, which may be closed by now.
+				r.write(one("m", "a", end, 8))
+				r.write(one("m", "a", end+1, 16))
+				r.write(one("m", "a", start+5, 32))
+				r.barrier(end + 20_000)
+				for range 2 {
+					for _, step := range []int64{start, end, end + 10_000, end + 20_000} {
+						res, err := r.check(at("total", step), r.oracle(0, 300_000))
+						if err != nil {
+							t.Fatalf("%s, %s: %v", closed, layout, err)
+						}
+						res.Close()
+					}
+					r.settle()
+				}
+				r.stop()
+			}
+		}
+	}
+}
+
+// A barrier that names an experiment publishes, and lets be recorded, only what selects that experiment.
+func TestExperimentBarrier(t *testing.T) {
+	r := newRig(t)
+	defer r.stop()
+	r.configure(`
+experiment_label: i
+materializations:
+  - {name: of_a, expr: 'sum(sum_over_time(m{i="a"}[30s]))', every: 15s, layout: full_window}
+  - {name: of_all, expr: 'sum(sum_over_time(m[30s]))', every: 15s, layout: full_window}
+`)
+	r.write(one("m", "a", 5_000, 1, 20_000, 2), one("m", "b", 5_000, 10))
+	r.append(&log.Watermark{Time: 30_000, Scoped: true, Experiment: "a"})
+	r.settle()
+	r.expect(at("of_a", 30_000), 1, 0)
+	if _, err := r.check(at("of_all", 30_000), nil); err == nil {
+		t.Error("the other experiment's open bucket was overlooked")
+	}
+	r.barrier(30_000)
+	r.settle()
+	r.expect(at("of_all", 30_000), 1, 0)
+}
+
+// While input is sealed everything is published, and may be recorded. Once it is open again, steps behind the drain are not
+// published any more, though they are recorded.
+func TestDrain(t *testing.T) {
+	r := newRig(t)
+	defer func() { r.stop() }()
+	r.configure(oneRule)
+	later := time.Now().Add(5*time.Minute).UnixMilli() / 15_000 * 15_000
+	r.write(one("m", "a", float64(later-20_000), 1))
+	r.append(&log.Drain{})
+	r.settle()
+	r.expectAround(at("m_sum", later), later, 1)
+	r.stop()
+	r.start()
+	if _, err := r.check(at("m_sum", later), nil); err == nil {
+		t.Error("a step beyond everything that was proven was answered from its record")
+	}
+	r.write(one("m", "b", float64(later-1_000), 5))
+	r.barrier(later)
+	r.settle()
+	r.expectAround(at("m_sum", later), later, 1)
+}
+
+// expectAround is expect around a time of today.
+func (r *rig) expectAround(q querytest.Query, around int64, recorded int) {
+	r.t.Helper()
+	res, err := r.check(q, r.oracle(around-600_000, around+60_000))
+	if err != nil {
+		r.t.Fatalf("%s: %v", q, err)
+	}
+	defer res.Close()
+	if res.Stats.Recorded != recorded {
+		r.t.Errorf("%s: %d steps recorded, want %d", q, res.Stats.Recorded, recorded)
+	}
 }
