@@ -299,15 +299,15 @@ func decodeStep(b []byte, sets []labels.Labels, headOnly bool) (Step, error) {
 	return s, nil
 }
 
-// Steps returns the recorded steps of a record with times in [from, to], in their order. The error is ErrTooManyValues once they hold more
-// than maxValues values.
-func (w *Windows) Steps(ctx context.Context, record uint64, from, to int64, maxValues int) ([]Step, error) {
+// Steps returns the recorded steps of a record at from, from + every, … up to to, in their order. What lies between them is skipped.
+// The error is ErrTooManyValues once they hold more than maxValues values.
+func (w *Windows) Steps(ctx context.Context, record uint64, from, to, every int64, maxValues int) ([]Step, error) {
 	var (
 		out    []Step
 		sets   []labels.Labels
 		values int
 	)
-	err := w.scan(ctx, record, from, to, func(t int64, v []byte) error {
+	err := w.scan(ctx, record, from, to, every, func(t int64, v []byte) error {
 		if sets == nil {
 			// Looked up once the steps are pinned: a number is given before it is written.
 			var err error
@@ -346,7 +346,7 @@ var ErrTooManyValues = errors.New("bucket: too many recorded values")
 // AsOf returns the sequences of the recorded steps of a record with times in [from, to], by time.
 func (w *Windows) AsOf(ctx context.Context, record uint64, from, to int64) (map[int64]uint64, error) {
 	out := make(map[int64]uint64)
-	err := w.scan(ctx, record, from, to, func(t int64, v []byte) error {
+	err := w.scan(ctx, record, from, to, 1, func(t int64, v []byte) error {
 		s, err := decodeStep(v, nil, true)
 		out[t] = s.AsOf
 		return err
@@ -354,7 +354,7 @@ func (w *Windows) AsOf(ctx context.Context, record uint64, from, to int64) (map[
 	return out, err
 }
 
-func (w *Windows) scan(ctx context.Context, record uint64, from, to int64, yield func(t int64, v []byte) error) error {
+func (w *Windows) scan(ctx context.Context, record uint64, from, to, every int64, yield func(t int64, v []byte) error) error {
 	if to < from {
 		return nil
 	}
@@ -366,20 +366,27 @@ func (w *Windows) scan(ctx context.Context, record uint64, from, to int64, yield
 		return fmt.Errorf("bucket: read recorded steps: %w", err)
 	}
 	defer it.Close()
-	for it.First(); it.Valid(); it.Next() {
+	for valid := it.First(); valid; {
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if len(it.Key()) != 17 {
+			return fmt.Errorf("%w: key %x", ErrCorruptStep, it.Key())
+		}
+		t := int64(binary.BigEndian.Uint64(it.Key()[9:]) ^ (1 << 63))
+		if off := uint64(t-from) % uint64(every); off != 0 { // t ≥ from, and their difference may not fit into an int64
+			next := t + every - int64(off)
+			valid = next > t && it.SeekGE(stepKey(record, next))
+			continue
 		}
 		v, err := it.ValueAndErr()
 		if err != nil {
 			return fmt.Errorf("bucket: read recorded steps: %w", err)
 		}
-		if len(it.Key()) != 17 {
-			return fmt.Errorf("%w: key %x", ErrCorruptStep, it.Key())
-		}
-		if err := yield(int64(binary.BigEndian.Uint64(it.Key()[9:])^(1<<63)), v); err != nil {
+		if err := yield(t, v); err != nil {
 			return err
 		}
+		valid = it.Next()
 	}
 	if err := it.Error(); err != nil {
 		return fmt.Errorf("bucket: read recorded steps: %w", err)

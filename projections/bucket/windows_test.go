@@ -26,7 +26,7 @@ func value(i int, v float64) StepValue { return StepValue{labels.FromStrings("i"
 
 func showSteps(t *testing.T, w *Windows, record uint64, from, to int64) string {
 	t.Helper()
-	steps, err := w.Steps(context.Background(), record, from, to, 1000)
+	steps, err := w.Steps(context.Background(), record, from, to, 1, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,11 +77,15 @@ func TestWindows_PutAndRead(t *testing.T) {
 		if got := showSteps(t, w, 2, math.MinInt64, math.MaxInt64); got != `0@7 notes {i="9"}=-1; ` {
 			t.Errorf("record 2: %s", got)
 		}
+		sparse, err := w.Steps(context.Background(), 1, -30_000, math.MaxInt64, 60_000, 2)
+		if err != nil || len(sparse) != 2 || sparse[0].Time != -30_000 || sparse[1].Time != 30_000 {
+			t.Errorf("every second step: %v, %v", sparse, err)
+		}
 		asOf, err := w.AsOf(context.Background(), 1, math.MinInt64, 0)
 		if err != nil || len(asOf) != 2 || asOf[-30_000] != 5 || asOf[0] != 9 {
 			t.Errorf("as of: %v, %v", asOf, err)
 		}
-		if _, err := w.Steps(context.Background(), 1, math.MinInt64, math.MaxInt64, 3); !errors.Is(err, ErrTooManyValues) {
+		if _, err := w.Steps(context.Background(), 1, math.MinInt64, math.MaxInt64, 1, 3); !errors.Is(err, ErrTooManyValues) {
 			t.Errorf("4 values where 3 are wanted: %v", err)
 		}
 	}
@@ -156,7 +160,7 @@ func TestWindows_Crash(t *testing.T) {
 		}
 		w = windowsOf(t, s, 1000)
 		for record := range uint64(3) {
-			steps, err := w.Steps(context.Background(), record, 0, math.MaxInt64, 1000)
+			steps, err := w.Steps(context.Background(), record, 0, math.MaxInt64, 1, 1000)
 			if err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}

@@ -16,8 +16,8 @@ import (
 
 // Records is where recorded windows are read. *bucket.Windows is one.
 type Records interface {
-	// Steps returns the recorded steps of a record with times in [from, to], in their order, or bucket.ErrTooManyValues.
-	Steps(ctx context.Context, record uint64, from, to int64, maxValues int) ([]bucket.Step, error)
+	// Steps returns the recorded steps of a record at from, from + every, … up to to, in their order, or bucket.ErrTooManyValues.
+	Steps(ctx context.Context, record uint64, from, to, every int64, maxValues int) ([]bucket.Step, error)
 }
 
 // maxRuns bounds the runs of steps, of one expression for one request, that are evaluated because the record does not have
@@ -48,7 +48,7 @@ func (d *demand) look(ctx context.Context, in *inner) error {
 	if len(m.reaches) == 0 {
 		return nil
 	}
-	found, err := d.engine.opts.Records.Steps(ctx, m.id, in.steps.start, in.steps.end, d.engine.opts.MaxSamples)
+	found, err := d.engine.opts.Records.Steps(ctx, m.id, in.steps.start, in.steps.end, in.steps.every, d.engine.opts.MaxSamples)
 	switch {
 	case errors.Is(err, bucket.ErrTooManyValues):
 		return promql.ErrTooManySamples("query execution")
@@ -59,7 +59,7 @@ func (d *demand) look(ctx context.Context, in *inner) error {
 		return &SourceError{err}
 	}
 	for _, s := range found {
-		if !s.Refused && !in.dirty[s.Time] && (s.Time-in.steps.start)%in.steps.every == 0 {
+		if !s.Refused && !in.dirty[s.Time] {
 			in.recorded = append(in.recorded, s)
 		}
 	}

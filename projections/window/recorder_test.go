@@ -156,6 +156,11 @@ materializations:
 		t.Error("an incomplete bucket was answered")
 	}
 	r.expect(at("m_sum", 60_000), 1, 0)
+	// A step that stands recorded when one of its buckets loses a sample is not read any more.
+	r.write(one("m", "a", 40_000, 3))
+	if _, err := r.check(at("m_sum", 60_000), nil); err == nil {
+		t.Error("a bucket that became incomplete was answered from the record")
+	}
 }
 
 // TestW1_RulesOfRules holds that a rule that reads another inherits its dirtiness and its publication.
