@@ -60,6 +60,7 @@ type Options struct {
 	Explain          api.Explainer               // nil: /api/v1/explain is not there
 	Metadata         api.MetadataSource          // nil: none is known
 	Materializations api.Materializations        // nil: none are listed
+	Rules            api.RuleLister              // nil: none are listed
 	Reload           func(context.Context) error // nil: /-/reload answers 403
 	RoutePrefix      string                      // "" or "/": none; else like /tidemark
 	CORSOrigin       *regexp.Regexp              // origins whose scripts may read; nil: none. It must be anchored.

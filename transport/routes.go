@@ -112,7 +112,7 @@ func (m *mount) status(d *Deps, o *Options) {
 	m.info("/api/v1/status/flags", "status", p.FlagsInForce())
 	m.info("/api/v1/status/config", "status", p.ConfigInForce())
 	m.info("/api/v1/metadata", "metadata", api.NewMetadata(o.Metadata))
-	m.info("/api/v1/rules", "rules", api.Rules())
+	m.info("/api/v1/rules", "rules", api.NewRules(o.Rules))
 	m.info("/api/v1/alerts", "alerts", api.Alerts())
 	m.info("/api/v1/materializations", "materializations", api.NewMaterializations(o.Materializations))
 	post := func(path, name string, h http.Handler) {

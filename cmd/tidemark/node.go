@@ -23,6 +23,7 @@ import (
 	"tidemark/projections/pane"
 	"tidemark/projections/plan"
 	"tidemark/projections/series"
+	"tidemark/projections/window"
 	"tidemark/transport/api"
 )
 
@@ -48,11 +49,14 @@ type node struct {
 	expirer *pane.Expirer
 	keeper  *keeper
 	panes   *pane.Projection
+	windows *bucket.Windows
 	runner  *projections.Runner
 	ticker  *pane.Ticker
 	gate    *gate
 	lag     *lagMeter
 	barrier *barrier
+
+	recorder *window.Recorder // set by recordWindows
 
 	registry *prometheus.Registry
 	started  time.Time
@@ -67,10 +71,11 @@ type node struct {
 
 // loaded is a configuration that was read, with its plan.
 type loaded struct {
-	cfg  *plan.Config
-	plan *plan.Plan
-	at   time.Time
-	ok   bool // false after a reload that failed; cfg and plan are those in force
+	cfg    *plan.Config
+	plan   *plan.Plan
+	at     time.Time
+	report plan.Report
+	ok     bool // false after a reload that failed; cfg and plan are those in force
 }
 
 // openNode opens the stores and restores the projections. Nothing runs yet.
@@ -206,7 +211,10 @@ func (n *node) restoreViews() error {
 		Workers: n.flags.workers, CheckpointInterval: n.flags.ckpt, Logger: n.logger,
 	})
 	n.runner = projections.NewRunner(n.events, n.panes)
-	if err := n.runner.Restore(); err != nil {
+	if err = n.runner.Restore(); err == nil {
+		n.windows, err = bucket.NewWindows(n.views, uint64(n.events.Head()))
+	}
+	if err != nil {
 		return errors.Join(err, n.views.Close())
 	}
 	if at, err := n.panes.Applied(); err == nil && at+1 < n.events.Floor() {
@@ -285,7 +293,7 @@ func (n *node) reload(ctx context.Context) error {
 	cfg, p, report, err := n.flags.loadPlan()
 	old := n.current.Load()
 	if err != nil {
-		n.current.Store(&loaded{cfg: old.cfg, plan: old.plan, at: old.at})
+		n.current.Store(&loaded{cfg: old.cfg, plan: old.plan, at: old.at, report: old.report})
 		return err
 	}
 	reportSkipped(n.logger, report)
@@ -296,7 +304,7 @@ func (n *node) reload(ctx context.Context) error {
 			return fmt.Errorf("append the plan: %w", err)
 		}
 	}
-	n.current.Store(&loaded{cfg: cfg, plan: p, at: time.Now(), ok: true})
+	n.current.Store(&loaded{cfg: cfg, plan: p, at: time.Now(), report: report, ok: true})
 	if cfg.Exact.Upstream.String() != old.cfg.Exact.Upstream.String() {
 		n.logger.Warn("exact.upstream has changed; the change takes effect at the next start")
 	}

@@ -202,6 +202,7 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 	if err != nil {
 		return err
 	}
+	n.current.Store(&loaded{cfg: cfg, plan: p, at: n.started, report: report, ok: true})
 	handler, err := f.handler(n, cfg, origin)
 	if err != nil {
 		return errors.Join(err, n.close())
@@ -220,7 +221,7 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 
 func reportSkipped(logger *slog.Logger, report plan.Report) {
 	if n := report.Skipped(); n > 0 {
-		logger.Warn("Some rules do not become panes; `tidemark check rules` says which and why", "rules", n)
+		logger.Warn("Some rules do not become recorded windows; `tidemark check rules` says which and why", "rules", n)
 	}
 }
 
@@ -252,6 +253,7 @@ func (f *serveFlags) runGroup(
 	add(n.outlive(n.compact.Run))
 	add(n.outlive(n.expirer.Run))
 	add(n.outlive(n.keeper.run))
+	add(n.outlive(n.runRecorder))
 	add(n.outlive(n.runner.Run))
 	add(n.outlive(n.panes.Run))
 	add(n.events.Run)
@@ -337,7 +339,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		return nil, &exitError{exitUsage, err}
 	}
 	opts := transport.Options{
-		Materializations: n, Reload: n.reload, RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
+		Materializations: n, Rules: n, Reload: n.reload, RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
 	}
 	if !cfg.Exact.Upstream.IsZero() {
@@ -350,8 +352,11 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	engine := query.New(n.panes, query.Options{
 		Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,
 		SubqueryStep: func(int64) int64 { return time.Duration(cfg.EvaluationInterval).Milliseconds() },
-		Registerer:   n.registry,
+		Registerer:   n.registry, Records: n.windows,
 	})
+	if err := n.recordWindows(engine); err != nil {
+		return nil, err
+	}
 	return transport.NewHandler(transport.Deps{
 		Engine: engine, Series: n.index, Barrier: n.barrier, Readiness: n, Replay: n, Write: write,
 		Gatherer: n.registry, Registerer: prometheus.WrapRegistererWith(nil, n.registry),

@@ -144,7 +144,7 @@ func checkPlan(cfg *plan.Config, stdout io.Writer) error {
 		return err
 	}
 	if n := report.Skipped(); n > 0 {
-		return &exitError{exitFindings, fmt.Errorf("%d of the rules do not become panes", n)}
+		return &exitError{exitFindings, fmt.Errorf("%d of the rules do not become recorded windows", n)}
 	}
 	return nil
 }

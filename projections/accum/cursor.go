@@ -19,6 +19,10 @@ func (w *Window) slice(lo, hi, colLo, colHi int) Window {
 
 // Cursor cuts one window into the windows of successive steps without looking at any sample twice.
 type Cursor struct {
+	// Edge moves the bounds for samples, and only for these, back by so many ms: with 1, Cut returns the part in [start, end).
+	// Column panes belong to the part that the end of their bucket is in, whichever edge the bucket owns. Reset sets it to 0.
+	Edge int64
+
 	w            *Window
 	lo, hi       int
 	colLo, colHi int
@@ -30,10 +34,10 @@ func (c *Cursor) Reset(w *Window) { *c = Cursor{w: w} }
 // Cut is Window.Cut for bounds that never decrease from one call to the next, with start ≤ end.
 func (c *Cursor) Cut(start, end int64) Window {
 	w := c.w
-	for c.lo < len(w.T) && w.T[c.lo] <= start {
+	for c.lo < len(w.T) && w.T[c.lo] <= start-c.Edge {
 		c.lo++
 	}
-	for c.hi < len(w.T) && w.T[c.hi] <= end {
+	for c.hi < len(w.T) && w.T[c.hi] <= end-c.Edge {
 		c.hi++
 	}
 	for c.colLo < len(w.Cols) && w.Cols[c.colLo].End <= start {

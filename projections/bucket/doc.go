@@ -33,6 +33,9 @@
 //	"c" shard:1                           → seq:8, state of the shard (projections/pane)
 //	"h" seq:8                             → log time:8, and for a write event the hash of its content:16 (a start event has none)
 //	"p" stream:8 block:8 shard:1 seq:8    → piece
+//	"w" record:8 step:8                   → recorded step (see Windows)
+//	"l" record:8 number:4                 → label set of an output series: per label, by name, length:uvarint and bytes of name and value
+//	"W"                                   → the newest sequence that any recorded step is as of:8
 //
 // Piece, version 1:
 //

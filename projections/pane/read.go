@@ -31,6 +31,9 @@ func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error
 	known := p.index.Len()
 	selected := make([][]log.SeriesRef, len(reqs))
 	for i := range reqs {
+		if reqs[i].Tracked {
+			continue // no series are asked for
+		}
 		var err error
 		if selected[i], err = p.index.Select(ctx, reqs[i].Matchers...); err != nil {
 			return nil, err
@@ -42,7 +45,10 @@ func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error
 		// The answer is as of the cut, so it has the series that came since the selection (P6).
 		fresh := p.index.Since(known)
 		for i := range reqs {
-			reads[i] = newStreamRead(&reqs[i], p.withFresh(selected[i], fresh, reqs[i].Matchers))
+			if !reqs[i].Tracked {
+				selected[i] = p.withFresh(selected[i], fresh, reqs[i].Matchers)
+			}
+			reads[i] = newStreamRead(&reqs[i], selected[i])
 		}
 		return func(s *Shard, sh *shelf) {
 			for _, r := range reads {
@@ -92,6 +98,7 @@ type streamRead struct {
 	expired  int64
 	frontier int64
 	proven   int64
+	tracked  Tracked
 }
 
 func newStreamRead(req *Request, refs []log.SeriesRef) *streamRead {
@@ -115,8 +122,13 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 	if name, ok := s.pinned(r.req.Matchers); ok {
 		// A barrier for one experiment proves what asks for that experiment alone.
 		if t, ok := s.experiments[name]; ok {
-			r.proven, r.frontier = max(r.proven, t), max(r.frontier, t)
+			r.proven, r.frontier = max(r.proven, t), max(r.frontier, st.bound(t))
 		}
+	}
+	if r.req.Tracked {
+		r.tracked.add(&st.track, r.req.From, r.req.To)
+		r.mu.Unlock()
+		return
 	}
 	r.mu.Unlock()
 
@@ -167,12 +179,15 @@ func (s *Shard) stream(id plan.StreamID) *stream {
 	return nil
 }
 
-// frontier returns the shard's part of φ. While sealed, everything is published.
+// frontier returns the shard's part of φ, in bucket ends. While sealed, everything is published.
 func (s *Shard) frontier(st *stream) int64 {
 	if s.sealed {
 		return math.MaxInt64
 	}
-	return max(s.proven, st.maxC)
+	if s.proven == math.MinInt64 {
+		return st.maxC
+	}
+	return max(st.bound(s.proven), st.maxC)
 }
 
 // member returns the series' place in the stream; nil if it has none.
@@ -198,6 +213,11 @@ func (s *Shard) member(ref log.SeriesRef, st *stream) *member {
 func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) {
 	a := Answer{Known: r.known, CoverageStart: r.coverage, Frontier: r.frontier, Proven: r.proven}
 	if !r.known {
+		return a, nil
+	}
+	if r.req.Tracked {
+		a.Tracked = r.tracked
+		a.Tracked.settle()
 		return a, nil
 	}
 	for i := range r.views {

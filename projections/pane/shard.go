@@ -414,6 +414,7 @@ func (s *Shard) file(idx int32, sr *seriesState, mi int, t int64) bool {
 	case m.c < e:
 		m.open = slices.Insert(m.open, i, openBucket{end: e, first: s.logTime, last: s.logTime})
 		m.stream.openN++
+		m.stream.track.opened(e, s.seq)
 		if !m.armed {
 			m.armed = true
 			s.timers.push(timer{deadline: s.deadline(m, &m.open[i]), series: idx, member: int32(mi)})
@@ -427,6 +428,7 @@ func (s *Shard) file(idx int32, sr *seriesState, mi int, t int64) bool {
 		}
 	default:
 		block, pos := m.stream.grid.Locate(e)
+		m.stream.track.change(e, s.seq)
 		s.table.MarkIncomplete(bucket.Key{Stream: uint64(m.stream.spec.ID), Block: block}, uint64(sr.ref), pos)
 		return false
 	}
@@ -438,6 +440,7 @@ func (s *Shard) closeThrough(ev *log.Event, sr *seriesState, m *member, c int64)
 	n := 0
 	for n < len(m.open) && m.open[n].end <= c {
 		s.publish(sr, m, m.open[n].end)
+		m.stream.track.shut(m.open[n].end)
 		n++
 	}
 	if n > 0 {
@@ -468,6 +471,7 @@ func (s *Shard) publish(sr *seriesState, m *member, e int64) {
 	if i, _ := slices.BinarySearch(sr.histograms, from+1); i < len(sr.histograms) && sr.histograms[i] <= to {
 		p.HasHistogram = true
 	}
+	m.stream.track.change(e, s.seq)
 	block, pos := m.stream.grid.Locate(e)
 	s.table.Put(bucket.Key{Stream: uint64(m.stream.spec.ID), Block: block}, uint64(sr.ref), pos, func(dst []byte) []byte {
 		return p.AppendEncode(dst, e)
@@ -589,5 +593,6 @@ func (s *Shard) replan(b *log.Plan) {
 			}
 		}
 	}
+	s.track()
 	s.rearm()
 }

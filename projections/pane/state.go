@@ -26,8 +26,11 @@ import (
 //	  members: count:u, then each: stream's position:u, maxF:v, c:v, tail floor:v, open buckets: count:u, then end:v, first:v, last:v
 //	expired streams: count:u, then each by stream: stream:u, origin:v, width:v, through:v, seq:u
 //	former streams: count:u, then each by stream: stream:u, origin:v, width:v, retention:v
+//	per stream of the plan, in its order: tracked since:u, plus 1 (0: not tracked, and nothing follows), changed ends: count:u,
+//	  first:v, then delta:u; then for each its seq:u
 //
-// The order of series is that of their first appearance, a function of the events; so are the bytes.
+// The order of series is that of their first appearance, a function of the events; so are the bytes, but for
+// the changes that were forgotten because they had been taken note of.
 const stateVersion = 2
 
 // ErrCorruptState is wrapped by every error about a shard state that does not decode.
@@ -77,6 +80,7 @@ func (s *Shard) Encode() []byte {
 		e.series(&s.series[i], position)
 	}
 	s.encodeExpired(&e)
+	s.encodeTracks(&e)
 	return e.b
 }
 
@@ -186,6 +190,7 @@ func DecodeShard(id int, ls LabelSource, b []byte) (*Shard, error) {
 		}
 	}
 	s.decodeExpired(&d)
+	s.decodeTracks(&d)
 	if d.err == nil && len(d.b) != 0 {
 		d.fail("bytes behind the last stream")
 	}

@@ -44,6 +44,7 @@ type stream struct {
 	openN   int   // open buckets in this shard
 	seriesN int   // series of this shard with state in the stream
 	counts  Counts
+	track   tracker
 }
 
 func newStream(spec plan.Stream, coverage int64) (*stream, error) {

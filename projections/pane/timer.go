@@ -80,6 +80,7 @@ func (s *Shard) tick(ev *log.Event) {
 				continue
 			}
 			s.publish(sr, m, b.end)
+			m.stream.track.shut(b.end)
 			s.raise(ev, m, b.end)
 			n++
 		}

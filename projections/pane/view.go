@@ -13,6 +13,9 @@ type Request struct {
 	Stream   plan.StreamID
 	Matchers []*labels.Matcher // in full: at least as narrow as the stream's
 	From, To int64             // ms, both on the stream's grid, From < To
+
+	// Tracked asks for Answer.Tracked of the ends in (From, To], and for no series.
+	Tracked bool
 }
 
 // Snapshot is the answer to a Read: one Answer for each Request, in their order, all as of Seq.
@@ -28,6 +31,7 @@ type Answer struct {
 	Frontier      int64 // φ, ms; math.MinInt64 before anything closed; math.MaxInt64 while input is sealed
 	Proven        int64 // the part of φ that barriers proved, ms; math.MinInt64 if none did
 	Series        []Series
+	Tracked       Tracked // if it was asked for
 }
 
 // Series is one series of an Answer. Answers hold their series in label order (labels.Compare). A series without anything in

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
@@ -27,30 +25,25 @@ func Build(c *Config) (*Plan, Report, error) {
 	report := Report{Alerts: set.alerts, Notes: set.notes}
 	p := &problems{cfg: c}
 	for i := range c.Materializations {
-		e := &c.Materializations[i]
-		if at, ok := b.recorded[e.Name]; ok {
-			p.add([]any{"materializations", i, "name"}, "%q is also what the rule at %s records", e.Name, at)
+		if at, ok := b.recorded[c.Materializations[i].Name]; ok {
+			p.add([]any{"materializations", i, "name"}, "%q is also what the rule at %s records", c.Materializations[i].Name, at)
 		}
-		_, line := find(c.root, "materializations", i)
-		f := Finding{File: c.file, Line: line, Name: e.Name, Expr: e.Expr, Every: e.Every.Milliseconds()}
-		b.resolve(&f, Materialization{
-			Name: e.Name, EveryMillis: e.Every.Milliseconds(), Layout: e.Layout, RetentionMillis: e.Retention.Milliseconds(),
-		}, Stream{Closed: e.Closed, LatenessMillis: e.AllowedLateness.Milliseconds(), Late: e.Late})
+	}
+	for i := range b.items {
+		b.settle(b.items[i])
+	}
+	plan := b.plan()
+	for i := range b.items {
+		b.items[i].noteWhenRead(plan)
+		f := b.items[i].finding
+		if i >= len(c.Materializations) {
+			report.Rules = append(report.Rules, f)
+			continue
+		}
 		for _, reason := range f.Reasons {
-			p.add([]any{"materializations", i, "expr"}, "%s cannot become panes: %s", e.Name, reason)
+			p.add([]any{"materializations", i, "expr"}, "%s cannot become panes: %s", f.Name, reason)
 		}
 		report.Entries = append(report.Entries, f)
-	}
-	for i := range set.rules {
-		r := &set.rules[i]
-		f := Finding{
-			File: r.file, Line: r.line, Group: r.group, Name: r.record, Expr: r.expr, Every: r.every, Reasons: r.invalid,
-		}
-		b.resolve(&f, Materialization{
-			Name: b.ruleName(r), EveryMillis: r.every, Layout: LayoutPanes, Record: r.record, Labels: r.labels,
-			RetentionMillis: DefaultRetention.Milliseconds(),
-		}, Stream{Closed: Right, Late: Correct})
-		report.Rules = append(report.Rules, f)
 	}
 	b.countShared(report.Entries)
 	b.countShared(report.Rules)
@@ -60,7 +53,6 @@ func Build(c *Config) (*Plan, Report, error) {
 	if err := errors.Join(p.errs...); err != nil {
 		return nil, report, err
 	}
-	plan := b.plan()
 	if err := plan.Validate(); err != nil {
 		return nil, report, &ConfigError{File: c.file, Msg: err.Error()}
 	}
@@ -74,33 +66,103 @@ func Build(c *Config) (*Plan, Report, error) {
 type builder struct {
 	cfg       *Config
 	parser    parser.Parser
-	names     map[string]string // the names that queries read from materializations → what they are
-	recorded  map[string]string // what rules record → where
-	ruleNames map[string]int    // how often a rule's name was given
+	items     []*item            // entries, then rules
+	named     map[string][]*item // by the name that queries read
+	names     []string           // those names, sorted
+	recorded  map[string]string  // what rules record → where
+	ruleNames map[string]int     // how often a rule's name was given
 	streams   map[StreamID]Stream
 	mats      []Materialization
 	collision error
 }
 
+// item is an entry or a rule on its way into the plan.
+type item struct {
+	finding Finding
+	mat     Materialization // without what the expression gives
+	grid    Stream          // membership, lateness and late policy
+	state   itemState
+}
+
+type itemState int
+
+const (
+	itemNew itemState = iota
+	itemUnderWay
+	itemSettled
+)
+
 func newBuilder(c *Config, set *ruleSet) *builder {
 	b := &builder{
 		cfg:       c,
 		parser:    NewParser(),
-		names:     make(map[string]string),
+		named:     make(map[string][]*item),
 		recorded:  make(map[string]string),
 		ruleNames: make(map[string]int),
 		streams:   make(map[StreamID]Stream),
 	}
+	for i := range c.Materializations {
+		e := &c.Materializations[i]
+		_, line := find(c.root, "materializations", i)
+		b.add(e.Name, &item{
+			finding: Finding{File: c.file, Line: line, Name: e.Name, Expr: e.Expr, Every: e.Every.Milliseconds()},
+			mat: Materialization{
+				Name: e.Name, EveryMillis: e.Every.Milliseconds(), Layout: e.Layout, RetentionMillis: e.Retention.Milliseconds(),
+			},
+			grid: Stream{Closed: e.Closed, LatenessMillis: e.AllowedLateness.Milliseconds(), Late: e.Late},
+		})
+	}
 	for i := range set.rules {
-		if r := &set.rules[i]; len(r.invalid) == 0 {
-			b.names[r.record] = "a recorded series"
+		r := &set.rules[i]
+		if len(r.invalid) == 0 {
 			b.recorded[r.record] = place(r.file, r.line)
 		}
+		b.add(r.record, &item{
+			finding: Finding{
+				File: r.file, Line: r.line, Group: r.group, Name: r.record, Expr: r.expr, Every: r.every, Labels: r.labels, Reasons: r.invalid,
+			},
+			mat: Materialization{
+				Name: b.ruleName(r), EveryMillis: r.every, Layout: LayoutFullWindow, Record: r.record, Labels: r.labels,
+				RetentionMillis: DefaultRetention.Milliseconds(),
+			},
+			grid: Stream{Closed: Right, Late: Correct},
+		})
 	}
-	for i := range c.Materializations {
-		b.names[c.Materializations[i].Name] = "a materialization"
-	}
+	b.names = slices.Sorted(maps.Keys(b.named))
 	return b
+}
+
+// add keeps an item, under its name unless it is invalid.
+func (b *builder) add(name string, it *item) {
+	b.items = append(b.items, it)
+	if len(it.finding.Reasons) == 0 && name != "" {
+		b.named[name] = append(b.named[name], it)
+	}
+}
+
+// noteWhenRead says of an item that its steps are not recorded, if they are not.
+func (it *item) noteWhenRead(p *Plan) {
+	if it.mat.Layout != LayoutFullWindow || len(it.finding.Reasons) > 0 {
+		return
+	}
+	for i := range p.Materializations {
+		if m := &p.Materializations[i]; m.Name == it.mat.Name {
+			// An expression that does not parse has been refused.
+			if _, why, err := p.Reaches(m); err == nil && why != "" {
+				it.finding.Notes = append(it.finding.Notes, "evaluated when it is read: "+why)
+			}
+		}
+	}
+}
+
+// settle resolves an item once, after all that it reads by name.
+func (b *builder) settle(it *item) {
+	if it.state != itemNew {
+		return
+	}
+	it.state = itemUnderWay
+	b.resolve(&it.finding, it.mat, it.grid)
+	it.state = itemSettled
 }
 
 // ruleName returns a name for a rule: group and record, and a number where that was given before. It holds a slash, hence
@@ -142,6 +204,16 @@ func (b *builder) resolve(f *Finding, m Materialization, grid Stream) {
 	streams := make([]Stream, 0, len(leaves))
 	for i := range leaves {
 		l := &leaves[i]
+		names, reason := b.byName(l)
+		if reason != "" {
+			refuse(l, "%s", reason)
+			continue
+		}
+		if len(names) > 0 {
+			m.Reads = append(m.Reads, names...)
+			f.Leaves = append(f.Leaves, LeafFinding{Expr: l.Node.String(), Reads: names})
+			continue
+		}
 		if reason := b.unanswerable(l, m.RetentionMillis); reason != "" {
 			refuse(l, "%s", reason)
 			continue
@@ -175,8 +247,14 @@ func (b *builder) resolve(f *Finding, m Materialization, grid Stream) {
 		f.Leaves, f.Notes = nil, nil
 		return
 	}
+	if m.Layout == LayoutPanes && len(leaves) == 0 {
+		f.Reasons = []string{"it reads no series"}
+		return
+	}
 	m.Expr = expr.String()
 	m.Streams = idsOf(streams)
+	slices.Sort(m.Reads)
+	m.Reads = slices.Compact(m.Reads)
 	if err := m.validate(m.Streams); err != nil {
 		f.Leaves, f.Notes, f.Reasons = nil, nil, []string{err.Error()}
 		return
@@ -194,7 +272,7 @@ func idsOf(streams []Stream) []StreamID {
 	return slices.Compact(ids)
 }
 
-// parse returns the leaves of an expression that has some.
+// parse returns the leaves of an expression.
 func (b *builder) parse(text string) (parser.Expr, []Leaf, string) {
 	if len(text) > MaxExprBytes {
 		return nil, nil, fmt.Sprintf("an expression of %d bytes, at most %d", len(text), MaxExprBytes)
@@ -206,14 +284,23 @@ func (b *builder) parse(text string) (parser.Expr, []Leaf, string) {
 	if t := expr.Type(); t != parser.ValueTypeVector && t != parser.ValueTypeScalar {
 		return nil, nil, fmt.Sprintf("its value is a %s; want an instant vector", parser.DocumentedType(t))
 	}
+	b.resolveSteps(expr)
 	leaves, err := Leaves(expr, time.Duration(b.cfg.Lookback))
 	if err != nil {
 		return nil, nil, err.Error()
 	}
-	if len(leaves) == 0 {
-		return nil, nil, "it reads no series"
-	}
 	return expr, leaves, ""
+}
+
+// resolveSteps gives the subqueries that name no step the one that they have by default, so that the plan says all that its
+// values depend on.
+func (b *builder) resolveSteps(expr parser.Node) {
+	if sub, ok := expr.(*parser.SubqueryExpr); ok && sub.Step == 0 && sub.StepExpr == nil {
+		sub.Step = time.Duration(b.cfg.EvaluationInterval)
+	}
+	for child := range parser.ChildrenIter(expr) {
+		b.resolveSteps(child)
+	}
 }
 
 // unanswerable says why no stream of its own could answer a leaf, apart from its grid.
@@ -224,40 +311,36 @@ func (b *builder) unanswerable(l *Leaf, retention int64) string {
 	if l.ReachMillis > retention {
 		return fmt.Sprintf("it reads samples of the last %s, and panes are kept for %s", millis(l.ReachMillis), millis(retention))
 	}
-	if name := b.readsName(l.Selector.LabelMatchers); name != "" {
-		return fmt.Sprintf("it reads %s, %s, and panes are made from written series only", name, b.names[name])
-	}
 	return ""
 }
 
-// readsName returns the name of a materialization or recorded series that a selector asks for by name, empty if none.
-func (b *builder) readsName(ms []*labels.Matcher) string {
-	var named []*labels.Matcher
-	for _, m := range ms {
-		if m.Name == model.MetricNameLabel {
-			named = append(named, m)
-		}
+// byName returns the names of materializations or recorded series that a leaf reads, none if it reads written series, or
+// why it cannot read them.
+func (b *builder) byName(l *Leaf) (names []string, reason string) {
+	names, mixed := ReadNames(l.Selector.LabelMatchers, b.names)
+	switch {
+	case len(names) == 0:
+		return nil, ""
+	case l.Reason != "":
+		return nil, l.Reason
+	case mixed:
+		return nil, fmt.Sprintf("it may read both %s, which is recorded, and written series", names[0])
 	}
-	if len(named) == 0 {
-		return "" // a selector without a name means written series
-	}
-	reads := func(name string) bool {
-		return !slices.ContainsFunc(named, func(m *labels.Matcher) bool { return !m.Matches(name) })
-	}
-	for _, m := range named {
-		if m.Type == labels.MatchEqual {
-			if _, ok := b.names[m.Value]; ok && reads(m.Value) {
-				return m.Value
+	for _, name := range names {
+		for _, it := range b.named[name] {
+			if it.state == itemUnderWay {
+				return nil, fmt.Sprintf("it reads %s, and so itself", name)
 			}
-			return ""
+			b.settle(it)
+			if len(it.finding.Reasons) > 0 {
+				return nil, fmt.Sprintf("it reads %s, which cannot be materialized", name)
+			}
+			if l.ReachMillis > it.mat.RetentionMillis {
+				return nil, fmt.Sprintf("it reads %s over the last %s, and it is kept for %s", name, millis(l.ReachMillis), millis(it.mat.RetentionMillis))
+			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(b.names)) {
-		if name != "" && reads(name) {
-			return name
-		}
-	}
-	return ""
+	return names, ""
 }
 
 // pane returns the width of the panes for a leaf, in milliseconds, and how many of them make its window. Every evaluation

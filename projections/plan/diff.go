@@ -90,7 +90,7 @@ func (m *Materialization) equal(o *Materialization) bool {
 	ms, os := slices.Sorted(slices.Values(m.Streams)), slices.Sorted(slices.Values(o.Streams))
 	return m.Name == o.Name && m.Expr == o.Expr && m.EveryMillis == o.EveryMillis && m.Layout == o.Layout &&
 		m.Record == o.Record && maps.Equal(m.Labels, o.Labels) && m.RetentionMillis == o.RetentionMillis &&
-		slices.Equal(ms, os)
+		slices.Equal(ms, os) && slices.Equal(slices.Sorted(slices.Values(m.Reads)), slices.Sorted(slices.Values(o.Reads)))
 }
 
 // settings are the fields of a plan that concern all streams.

@@ -52,6 +52,9 @@ func (p *Plan) canonical() *Plan {
 		m.Labels = maps.Clone(m.Labels)
 		m.Streams = append([]StreamID{}, m.Streams...)
 		slices.Sort(m.Streams)
+		if len(m.Reads) > 0 {
+			m.Reads = slices.Sorted(slices.Values(m.Reads))
+		}
 	}
 	slices.SortStableFunc(c.Materializations, func(a, b Materialization) int { return cmp.Compare(a.Name, b.Name) })
 	return &c
@@ -145,7 +148,7 @@ func (p *Plan) Validate() error {
 		}
 		names[m.Name] = struct{}{}
 	}
-	return nil
+	return p.validateReads()
 }
 
 func (s *Stream) validate() error {
@@ -198,7 +201,8 @@ func (m *Materialization) validate(ids []StreamID) error {
 		textBound("expr", m.Expr, maxPlanExprBytes),
 		bound("every_ms", m.EveryMillis, MinPaneMillis, MaxDurationMillis),
 		bound("retention_ms", m.RetentionMillis, 1, MaxDurationMillis),
-		bound("streams", int64(len(m.Streams)), 1, MaxLeaves),
+		bound("streams", int64(len(m.Streams)), 0, MaxLeaves),
+		bound("reads", int64(len(m.Reads)), 0, MaxLeaves),
 		bound("labels", int64(len(m.Labels)), 0, MaxMatchers),
 	)
 	if err != nil {
@@ -206,6 +210,18 @@ func (m *Materialization) validate(ids []StreamID) error {
 	}
 	if m.Layout != LayoutPanes && m.Layout != LayoutFullWindow {
 		return fmt.Errorf("layout: %q is neither %s nor %s", m.Layout, LayoutPanes, LayoutFullWindow)
+	}
+	if m.Layout == LayoutPanes && len(m.Streams)+len(m.Reads) == 0 {
+		return fmt.Errorf("layout %s without streams", LayoutPanes)
+	}
+	read := slices.Sorted(slices.Values(m.Reads))
+	for i, name := range read {
+		if err := textBound("reads", name, maxPlanNameBytes); err != nil {
+			return err
+		}
+		if i > 0 && name == read[i-1] {
+			return fmt.Errorf("reads %q twice", name)
+		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(m.Labels)) {
 		if k == "" {

@@ -49,6 +49,12 @@ type Leaf struct {
 	// offsets of the subqueries around the leaf. It is 0 when an @ on the way fixes the time.
 	ReachMillis int64
 
+	// LatestMillis is how far before the query's evaluation time the newest of those samples may lie: the sum of the offsets of
+	// the leaf and of the subqueries around it. It is negative where they reach ahead, and 0 when Pinned.
+	LatestMillis int64
+	// Pinned says that an @, of the leaf or of a subquery around it, takes the place of the evaluation time.
+	Pinned bool
+
 	// SamplesOnly says that panes answer the function only while they hold their samples, not from columns.
 	SamplesOnly bool
 	// Reason says why panes cannot answer the leaf, whatever the plan. It is empty if they can.
@@ -72,6 +78,7 @@ type leafScope struct {
 	inSubquery bool
 	step       int64
 	reach      int64
+	offset     int64
 	pinned     bool   // an @ above fixes the time
 	reason     string // why nothing below can be answered from panes
 }
@@ -194,6 +201,10 @@ func (w *leafWalker) add(l Leaf, sc leafScope) {
 	}
 	l.OffsetMillis, l.At, l.StartOrEnd = offset, vs.Timestamp, vs.StartOrEnd
 	l.InSubquery, l.StepMillis = sc.inSubquery, sc.step
+	l.Pinned = sc.pinned || vs.Timestamp != nil || vs.StartOrEnd != 0
+	if !l.Pinned {
+		l.LatestMillis = saturatingAdd(sc.offset, offset)
+	}
 	if !sc.pinned && vs.Timestamp == nil {
 		l.ReachMillis = saturatingAdd(sc.reach, saturatingAdd(l.RangeMillis, max(offset, 0)))
 	}
@@ -225,7 +236,8 @@ func (sc *leafScope) enter(n *parser.SubqueryExpr) {
 	}
 	sc.inSubquery, sc.step = true, step
 	sc.reach = saturatingAdd(sc.reach, saturatingAdd(length, max(offset, 0)))
-	sc.pinned = sc.pinned || n.Timestamp != nil
+	sc.offset = saturatingAdd(sc.offset, offset)
+	sc.pinned = sc.pinned || n.Timestamp != nil || n.StartOrEnd != 0
 }
 
 // unwrap removes what stands around an argument without changing its meaning; the engine does the same.

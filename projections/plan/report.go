@@ -16,23 +16,25 @@ type Report struct {
 	Notes   []string    // on rule files as a whole
 }
 
-// Finding is one entry or one recording rule.
+// Finding is one entry or one recording rule. A rule becomes a recorded window.
 type Finding struct {
-	File  string // as the configuration was given; a rule file, relative to it where that is possible
-	Line  int    // 0 if unknown
-	Group string // of a rule
-	Name  string // of the entry, or what the rule records
-	Expr  string // as it is written
-	Every int64  // ms
+	File   string            // as the configuration was given; a rule file, relative to it where that is possible
+	Line   int               // 0 if unknown
+	Group  string            // of a rule
+	Name   string            // of the entry, or what the rule records
+	Expr   string            // as it is written
+	Every  int64             // ms
+	Labels map[string]string // that a rule adds
 
-	Leaves  []LeafFinding // what became panes; empty if Reasons is not
-	Reasons []string      // why it cannot become panes
+	Leaves  []LeafFinding // what answers it; empty if Reasons is not
+	Reasons []string      // why it cannot be materialized
 	Notes   []string      // what is worth knowing though it works
 }
 
 // LeafFinding is a leaf that a stream answers.
 type LeafFinding struct {
 	Expr           string   // as the parser prints it
+	Reads          []string // the names that it reads instead of a stream
 	Stream         StreamID // what it reads
 	PaneMillis     int64
 	PanesPerWindow int64
@@ -47,7 +49,7 @@ type AlertRule struct {
 	Name  string
 }
 
-// Skipped returns the number of recording rules that cannot become panes.
+// Skipped returns the number of recording rules that cannot become recorded windows.
 func (r *Report) Skipped() int {
 	n := 0
 	for i := range r.Rules {
@@ -69,7 +71,7 @@ func (r *Report) String() string {
 		}
 	}
 	if len(r.Rules) > 0 {
-		fmt.Fprintf(&b, "recording rules: %d become panes, %d are skipped\n", len(r.Rules)-r.Skipped(), r.Skipped())
+		fmt.Fprintf(&b, "recording rules: %d become recorded windows, %d are skipped\n", len(r.Rules)-r.Skipped(), r.Skipped())
 		for i := range r.Rules {
 			r.Rules[i].write(&b)
 		}
@@ -100,6 +102,10 @@ func (f *Finding) write(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "%s every %s\n", name, millis(f.Every))
 	for _, l := range f.Leaves {
+		if len(l.Reads) > 0 {
+			fmt.Fprintf(b, "    %s: reads %s\n", shorten(l.Expr), strings.Join(l.Reads, ", "))
+			continue
+		}
 		fmt.Fprintf(b, "    %s: stream %s, %s of %s", shorten(l.Expr), l.Stream, count(l.PanesPerWindow, "pane"), millis(l.PaneMillis))
 		if l.Shared > 1 {
 			fmt.Fprintf(b, ", shared by %d", l.Shared)
@@ -107,7 +113,11 @@ func (f *Finding) write(b *strings.Builder) {
 		b.WriteByte('\n')
 	}
 	for _, reason := range f.Reasons {
-		fmt.Fprintf(b, "    no panes: %s\n", reason)
+		what := "no panes"
+		if f.Group != "" {
+			what = "skipped"
+		}
+		fmt.Fprintf(b, "    %s: %s\n", what, reason)
 	}
 	for _, n := range f.Notes {
 		fmt.Fprintf(b, "    note: %s\n", n)

@@ -147,7 +147,11 @@ func showPlan(p *Plan) string {
 		if m.Record != "" {
 			fmt.Fprintf(&b, " record=%s labels=%v", m.Record, m.Labels)
 		}
-		fmt.Fprintf(&b, " retention=%s streams=%v\n", millis(m.RetentionMillis), m.Streams)
+		fmt.Fprintf(&b, " retention=%s streams=%v", millis(m.RetentionMillis), m.Streams)
+		if len(m.Reads) > 0 {
+			fmt.Fprintf(&b, " reads=%v", m.Reads)
+		}
+		b.WriteByte('\n')
 	}
 	return b.String()
 }

@@ -64,6 +64,7 @@ type Materialization struct {
 	Labels          map[string]string `json:"labels,omitempty"` // added by a recording rule
 	RetentionMillis int64             `json:"retention_ms"`
 	Streams         []StreamID        `json:"streams"`
+	Reads           []string          `json:"reads,omitempty"` // the names of materializations and recorded series that it reads, sorted
 }
 
 // LabelMatchers compiles the stream's matchers.

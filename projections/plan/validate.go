@@ -119,21 +119,14 @@ func validateEntry(p *problems, i int, e *Entry) {
 	}
 	p.duration(at("allowed_lateness"), e.AllowedLateness, 0)
 	p.duration(at("retention"), e.Retention, MinPaneMillis)
-	p.choice(at("layout"), e.Layout, LayoutPanes, LayoutFullWindow)
-	p.choice(at("closed"), string(e.Closed), string(Right), string(Left))
+	if e.Layout != LayoutPanes && e.Layout != LayoutFullWindow {
+		p.add(at("layout"), "%q is neither %s nor %s", e.Layout, LayoutPanes, LayoutFullWindow)
+	}
+	if e.Closed != Right && e.Closed != Left {
+		p.add(at("closed"), "%q is neither %s nor %s", e.Closed, Right, Left)
+	}
 	if e.Late != Correct && e.Late != Drop {
 		p.add(at("late"), "%q is neither %s nor %s", e.Late, Correct, Drop)
-	}
-}
-
-// choice accepts one value, and refuses by its name another one that has a meaning but that this version does not offer.
-func (p *problems) choice(path []any, v, offered, known string) {
-	switch v {
-	case offered:
-	case known:
-		p.add(path, "%s is not supported by this version; write %s", known, offered)
-	default:
-		p.add(path, "%q is not %s", v, offered)
 	}
 }
 

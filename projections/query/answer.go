@@ -35,8 +35,17 @@ func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery query
 	}
 	defer release()
 
+	res, err := e.evaluateOnce(ctx, c, s, newQuery, e.opts.Records != nil)
+	if errors.Is(err, errUnfit) {
+		res, err = e.evaluateOnce(ctx, c, s, newQuery, false)
+	}
+	return res, err
+}
+
+// evaluateOnce evaluates the request, with parts of its expression read from records as wholes, or without.
+func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery queryMaker, wholes bool) (*Result, error) {
 	values := results{}
-	q, parts, err := e.prepare(ctx, c, s, newQuery, values)
+	q, parts, d, err := e.prepare(ctx, c, s, newQuery, values, wholes)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +58,7 @@ func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery query
 	}
 	res := &Result{Route: RouteWarm, CompleteThrough: math.MaxInt64, query: q}
 	res.Stats.Leaves = len(leaves)
-	if err := e.fill(ctx, leaves, values, res); err != nil {
+	if err := e.fill(ctx, leaves, d, values, res); err != nil {
 		return nil, err
 	}
 
@@ -70,10 +79,10 @@ func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery query
 // rewrite replaces the leaves of the statement's expression, in place, by synthetic selectors. The engine has parsed and
 // preprocessed the expression and not yet read anything, and what it will evaluate is what the statement holds then. All
 // nodes keep their positions in the text that was sent, so warnings and errors point into that text (Q4). The parts come in
-// the order in which the engine evaluates them, leaves with the streams that can answer them.
-func (e *Engine) rewrite(stmt *parser.EvalStmt, c Common, s steps) ([]part, error) {
+// the order in which the engine evaluates them, leaves with what can answer them.
+func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s steps, wholes bool) ([]part, *demand, error) {
 	if err := checkSelectors(stmt.Expr); err != nil {
-		return nil, &BadDataError{err}
+		return nil, nil, &BadDataError{err}
 	}
 	lookback := e.opts.LookbackDelta
 	if c.LookbackDelta > 0 {
@@ -81,21 +90,29 @@ func (e *Engine) rewrite(stmt *parser.EvalStmt, c Common, s steps) ([]part, erro
 	}
 	// A sample at the evaluation time itself counts whatever the lookback.
 	r := rewriter{lookback: max(1, millis(lookback)), defaultStep: e.opts.SubqueryStep}
+	x, err := e.index()
+	if err != nil {
+		return nil, nil, &SourceError{err}
+	}
+	if wholes {
+		r.wholes = x.wholes
+	}
 	resolveOffsets(stmt.Expr, s.start, 0)
 	r.rewrite(&stmt.Expr, s)
 	if len(r.parts) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	x, err := e.index()
-	if err != nil {
-		return nil, &SourceError{err}
-	}
+	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}}
 	for i := range r.parts {
-		if p := &r.parts[i]; p.leaf != nil {
-			p.leaf.streams, p.miss = x.candidates(p.leaf)
+		p := &r.parts[i]
+		if p.leaf == nil {
+			continue
+		}
+		if err := d.provide(ctx, p.leaf, nil); err != nil && !errors.As(err, &p.miss) {
+			return nil, nil, err
 		}
 	}
-	return r.parts, nil
+	return r.parts, d, nil
 }
 
 // index returns the streams of the plan in force.
@@ -113,21 +130,26 @@ func (e *Engine) index() (*index, error) {
 }
 
 // fill reads the panes of all leaves at one sequence (Q1) and evaluates the leaves into values. Where a stream does not hold
-// what a leaf needs and another may, all are read again.
-func (e *Engine) fill(ctx context.Context, leaves []*leaf, values results, res *Result) error {
+// what a leaf needs and another may, and where recorded steps turn out not to be clean, all are read again.
+func (e *Engine) fill(ctx context.Context, leaves []*leaf, d *demand, values results, res *Result) error {
 	for {
-		miss, err := e.tryFill(ctx, leaves, values, res)
-		if err != nil || miss == nil {
+		again, miss, err := e.tryFill(ctx, leaves, d, values, res)
+		if err != nil || miss == nil && !again {
 			return err
 		}
-		l := miss.leaf
-		if l.first == nil {
-			l.first = miss.why
+		if miss != nil {
+			l := miss.leaf
+			if l.first == nil {
+				l.first = miss.why
+			}
+			if res.Stats.Reads >= maxAttempts || l.chosen+1 >= len(l.streams) {
+				return l.first // of the stream that should have answered
+			}
+			l.chosen++
 		}
-		if res.Stats.Reads >= maxAttempts || l.chosen+1 >= len(l.streams) {
-			return l.first // of the stream that should have answered
+		if err := d.renew(ctx, leaves, res.Stats.Reads >= maxAttempts-1); err != nil {
+			return err
 		}
-		l.chosen++
 	}
 }
 
@@ -137,21 +159,85 @@ type leafMiss struct {
 	why  *MissError
 }
 
-func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, values results, res *Result) (*leafMiss, error) {
-	reqs, of := requests(leaves)
+// tryFill reads once. again says that recorded steps were not clean as of that read.
+func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values results, res *Result) (again bool, miss *leafMiss, err error) {
+	all := slices.Clone(leaves)
+	for _, in := range d.inners() {
+		for _, r := range in.runs {
+			all = append(all, r.leaves...)
+		}
+	}
+	reqs, of := requests(all)
+	for _, in := range d.inners() {
+		reqs = in.track(reqs)
+	}
 	answers, err := e.read(ctx, reqs, res)
 	if err != nil {
-		return nil, err
+		return false, nil, err
+	}
+	read := make(map[*leaf]*Answer, len(all))
+	for i, l := range all {
+		if of[i] >= 0 {
+			read[l] = &answers[of[i]]
+		}
+	}
+	for _, in := range d.inners() {
+		if !in.judge(answers) {
+			again = true
+		}
+	}
+	if again {
+		return true, nil, nil
 	}
 	v := evaluation{ctx: ctx, budget: e.opts.MaxSamples}
-	for i, l := range leaves {
+	res.Stats.Recorded, res.Stats.Evaluated = 0, 0
+	for _, in := range d.inners() {
+		for _, r := range in.runs {
+			miss, err := v.fill(r.leaves, read, r.values)
+			if err != nil {
+				return false, nil, err
+			}
+			if miss != nil {
+				if in.strict {
+					return false, nil, errUnfit
+				}
+				return false, nil, in.miss(miss.why)
+			}
+			res.Stats.Evaluated += int(r.steps.count())
+		}
+		res.Stats.Recorded += len(in.recorded)
+		if err := v.evaluate(in); err != nil {
+			return false, nil, err
+		}
+	}
+	miss, err = v.fill(leaves, read, values)
+	return false, miss, err
+}
+
+// inners returns the inner expressions, each behind all that it reads. d may be nil.
+func (d *demand) inners() []*inner {
+	if d == nil {
+		return nil
+	}
+	return d.order
+}
+
+// fill evaluates leaves, given what was read for each, into values. What the names stand for that they read is evaluated.
+func (v *evaluation) fill(leaves []*leaf, read map[*leaf]*Answer, values results) (*leafMiss, error) {
+	for _, l := range leaves {
+		if l.whole != nil {
+			values[l.mark] = l.whole.result()
+			continue
+		}
 		var series []Series
-		if of[i] >= 0 {
-			a := &answers[of[i]]
+		switch a := read[l]; {
+		case a != nil:
 			if miss := l.check(a); miss != nil {
 				return &leafMiss{l, miss}, nil
 			}
 			series = a.Series
+		case len(l.named) > 0:
+			series = l.recorded()
 		}
 		out, err := v.leaf(l, series)
 		var miss *MissError
@@ -171,16 +257,16 @@ type queryMaker func(context.Context, results) (promql.Query, error)
 
 // prepare makes the engine's query, with its leaves replaced, and finds the streams for them. What the engine will read in
 // the place of leaves is to be put into values.
-func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryMaker, values results) (promql.Query, []part, error) {
+func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryMaker, values results, wholes bool) (promql.Query, []part, *demand, error) {
 	if err := checkSize(c.Expr); err != nil {
-		return nil, nil, &BadDataError{err}
+		return nil, nil, nil, &BadDataError{err}
 	}
 	q, err := newQuery(ctx, values)
 	if err != nil {
-		return nil, nil, &BadDataError{err}
+		return nil, nil, nil, &BadDataError{err}
 	}
-	parts, err := e.rewrite(q.Statement().(*parser.EvalStmt), c, s)
-	return q, parts, err
+	parts, d, err := e.rewrite(ctx, q.Statement().(*parser.EvalStmt), c, s, wholes)
+	return q, parts, d, err
 }
 
 // truncate cuts the answer to limit series.

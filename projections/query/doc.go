@@ -13,6 +13,13 @@
 // replaced by a synthetic selector, and the engine evaluates the rest over a storage that holds the leaves' values at the
 // times of its steps.
 //
+// A selector of the name of a materialization, or of what a rule records, reads the values of that expression at the steps of its
+// grid, under the labels of the rule, as if they had been written there with a stale marker where a series ends. The
+// expression is evaluated at the steps that are needed, by the same engine over the same read, from the materialization's own
+// streams; rules that read other rules are resolved in turn. Steps that are recorded (package window) are taken from the
+// record where they are clean. So are parts of an expression that are recorded as they stand, or in finer groups, or
+// without some matchers on the labels that they are grouped by.
+//
 // The route of a request is one for all its steps and leaves: warm, or a miss.
 //
 // Invariants:
@@ -26,4 +33,9 @@
 //	Q5  Evaluation times are never rounded: off a stream's grid there is no answer from that stream.
 //	Q6  Work is bounded before it is done: bytes and tokens before parsing, leaves before reading, points before they are
 //	    made; and it ends soon after its context does.
+//	Q7  A recorded series has a sample at each step of its grid at which the expression has a value, and a marker at the first
+//	    at which it has none. An instant selector reads the newest step or nothing: a step that is not published is a miss,
+//	    never skipped.
+//	Q8  A recorded step is read only if it is clean as of the sequence of the read: published, and no bucket that overlaps it was
+//	    opened, closed or corrected after the event that it is as of. So with records and without, answers are the same.
 package query

@@ -122,6 +122,7 @@ func (v *evaluation) each(l *leaf, w *accum.Window, found func(ts int64, value f
 		return nil
 	}
 	v.cursor.Reset(w)
+	v.cursor.Edge = l.edge()
 	k, n := int64(0), l.steps.count()
 	if !l.pinned {
 		if behind := oldest - l.dataTime(l.steps.start); behind > 0 {
@@ -137,12 +138,16 @@ func (v *evaluation) each(l *leaf, w *accum.Window, found func(ts int64, value f
 		}
 		ts := l.steps.at(k)
 		e := l.dataTime(ts)
-		if e-l.window >= newest {
+		if e-l.window-l.edge() >= newest {
 			return nil
 		}
 		part := v.cursor.Cut(e-l.window, e)
 		v.machine.Offset = ts - e
-		value, ok, err := v.machine.Eval(l.fn, &part, e-l.window, e, l.arg)
+		begin := e - l.window
+		if l.lookback {
+			begin -= l.edge() // the newest sample counts if it lies behind this
+		}
+		value, ok, err := v.machine.Eval(l.fn, &part, begin, e, l.arg)
 		switch {
 		case errors.Is(err, accum.ErrNeedsSamples):
 			return l.miss(ReasonNeedsSamples, "panes of more than %d samples hold no samples", accum.MaxSamples)

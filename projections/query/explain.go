@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"errors"
 
 	"tidemark/projections/plan"
 )
@@ -15,6 +16,7 @@ type Part struct {
 	// The ends of the windows, in ms: First, First+Step, … up to Last; none if Last < First.
 	FirstMillis, LastMillis, StepMillis int64
 
+	Reads      []string      // the names of materializations and recorded series that it reads; then no stream is asked
 	Stream     plan.StreamID // the stream that is asked first, if Miss is nil
 	PaneMillis int64         // its panes
 	Miss       *MissError    // why no stream answers the part
@@ -37,7 +39,10 @@ func (e *Engine) ExplainRange(ctx context.Context, p RangeParams) ([]Part, error
 }
 
 func (e *Engine) explain(ctx context.Context, c Common, s steps, newQuery queryMaker) ([]Part, error) {
-	q, parts, err := e.prepare(ctx, c, s, newQuery, results{})
+	q, parts, _, err := e.prepare(ctx, c, s, newQuery, results{}, e.opts.Records != nil)
+	if errors.Is(err, errUnfit) {
+		q, parts, _, err = e.prepare(ctx, c, s, newQuery, results{}, false)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -54,6 +59,12 @@ func explainPart(p part) Part {
 		return Part{Node: p.miss.Node, Miss: p.miss}
 	}
 	l, times := p.leaf, p.leaf.dataTimes()
+	if l.whole != nil {
+		return Part{
+			Node: l.text, Func: "recorded", Reads: []string{l.whole.material.ReadAs()},
+			FirstMillis: times.start, LastMillis: times.last(), StepMillis: times.every,
+		}
+	}
 	out := Part{
 		Node: l.text, Func: l.fn.String(), WindowMillis: l.window,
 		FirstMillis: times.start, LastMillis: times.end, StepMillis: times.every, Miss: p.miss,
@@ -61,7 +72,8 @@ func explainPart(p part) Part {
 	if times.count() > 0 {
 		out.LastMillis = times.last()
 	}
-	if p.miss == nil {
+	out.Reads = l.reads
+	if p.miss == nil && len(l.reads) == 0 {
 		out.Stream, out.PaneMillis = l.streams[0].ID, l.streams[0].PaneMillis
 	}
 	return out

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser/posrange"
 
 	"tidemark/projections/accum"
+	"tidemark/projections/plan"
 )
 
 // leaf is a part of an expression that panes answer whole: one function over the samples of one selector.
@@ -14,7 +15,7 @@ type leaf struct {
 	text     string // as the parser prints it
 	fn       accum.Func
 	matchers []*labels.Matcher
-	window   int64   // R, ms: each evaluation at e reads (e−R, e]
+	window   int64   // R, ms: each evaluation at e reads (e−R, e], or [e−R, e) of a left-closed stream
 	lookback bool    // the window is the lookback of an instant selector, and may begin within a pane
 	arg      float64 // the scalar argument, if fn takes one
 	argPos   posrange.PositionRange
@@ -25,6 +26,11 @@ type leaf struct {
 	pinned bool
 
 	mark *labels.Matcher // on the synthetic selector that stands for it in the expression
+
+	whole *whole // the record that answers it, instead of all that follows
+
+	reads []string // the names of materializations and recorded series that it reads; then no stream answers it
+	named []*inner // what stands behind them
 
 	streams []stream   // that can answer it, the best first
 	chosen  int        // index into streams
@@ -46,6 +52,14 @@ func (l *leaf) dataTime(ts int64) int64 {
 		ts = l.steps.start
 	}
 	return ts - l.offset
+}
+
+// edge is 1 where windows are [e−R, e) because the stream's buckets own their left edge, and 0 where they are (e−R, e].
+func (l *leaf) edge() int64 {
+	if len(l.streams) > 0 && l.streams[l.chosen].Closed == plan.Left {
+		return 1
+	}
+	return 0
 }
 
 // request asks for the panes that l's windows need; l has steps.

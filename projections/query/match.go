@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/projections/plan"
@@ -17,40 +16,56 @@ type stream struct {
 	matchers []*labels.Matcher
 }
 
-// index holds the streams of one plan that stand in for PromQL's half-open windows, with their matchers compiled.
+// index holds the streams of one plan with their matchers compiled: those that stand in for PromQL's half-open windows, and
+// by the name under which it is read each materialization with its own.
 type index struct {
-	plan    *plan.Plan
-	streams []stream
-	names   map[string]string // what the plan itself gives a name to, and what it is
+	plan      *plan.Plan
+	streams   []stream
+	names     []string // sorted
+	materials map[string][]*material
+	wholes    *wholes
 }
 
 func newIndex(p *plan.Plan) (*index, error) {
-	x := &index{plan: p, names: map[string]string{}}
+	x := &index{plan: p, materials: map[string][]*material{}, wholes: &wholes{}}
 	if p == nil {
 		return x, nil
 	}
-	for _, m := range p.Materializations {
-		if m.Name != "" {
-			x.names[m.Name] = "a materialization"
-		}
-		if m.Record != "" {
-			x.names[m.Record] = "a recording rule"
-		}
-	}
+	all := make([]stream, len(p.Streams))
 	for i := range p.Streams {
 		s := &p.Streams[i]
-		// A left-closed bucket owns [S, E): it is read under its materialization's own name only, never in place of PromQL.
-		if s.Closed != plan.Right {
-			continue
-		}
 		ms, err := s.LabelMatchers()
 		if err != nil {
 			return nil, fmt.Errorf("stream %d of the plan: %w", s.ID, err)
 		}
-		x.streams = append(x.streams, stream{Stream: s, matchers: ms})
+		all[i] = stream{Stream: s, matchers: ms}
 	}
+	bestFirst(all)
+	for _, s := range all {
+		// A left-closed bucket owns [S, E): it is read under its materialization's own name only, never in place of PromQL.
+		if s.Closed == plan.Right {
+			x.streams = append(x.streams, s)
+		}
+	}
+	x.names = p.Names()
+	var made []*material
+	for i := range p.Materializations {
+		m := &material{Materialization: &p.Materializations[i], plan: p}
+		for _, s := range all {
+			if slices.Contains(m.Streams, s.ID) {
+				m.streams = append(m.streams, s)
+			}
+		}
+		x.materials[m.ReadAs()] = append(x.materials[m.ReadAs()], m)
+		made = append(made, m)
+	}
+	x.wholes = newWholes(made)
+	return x, nil
+}
+
+func bestFirst(streams []stream) {
 	// The widest pane is the least to read. Among equals: the one that waits least, then the one that goes back furthest.
-	slices.SortStableFunc(x.streams, func(a, b stream) int {
+	slices.SortStableFunc(streams, func(a, b stream) int {
 		return cmp.Or(
 			cmp.Compare(b.PaneMillis, a.PaneMillis),
 			cmp.Compare(a.LatenessMillis, b.LatenessMillis),
@@ -58,19 +73,20 @@ func newIndex(p *plan.Plan) (*index, error) {
 			cmp.Compare(a.ID, b.ID),
 		)
 	})
-	return x, nil
 }
 
-// candidates returns the streams that can answer l, the best first, or why there is none.
-func (x *index) candidates(l *leaf) ([]stream, *MissError) {
-	if name, what := x.derived(l.matchers); name != "" {
-		return nil, l.miss(ReasonNoMaterialization, "%s is the name of %s, and panes are made from written series only", name, what)
-	}
+// candidates returns the streams that can answer l, the best first, or why there is none. Within the expression of a
+// materialization only its own count, and the best of them alone.
+func (x *index) candidates(l *leaf, own *material) ([]stream, *MissError) {
 	var (
 		fit     []stream
 		offGrid string
+		streams = x.streams
 	)
-	for _, s := range x.streams {
+	if own != nil {
+		streams = own.streams
+	}
+	for _, s := range streams {
 		if !narrower(l.matchers, s.matchers) {
 			continue
 		}
@@ -81,6 +97,8 @@ func (x *index) candidates(l *leaf) ([]stream, *MissError) {
 		fit = append(fit, s)
 	}
 	switch {
+	case len(fit) > 0 && own != nil:
+		return fit[:1], nil
 	case len(fit) > 0:
 		return fit, nil
 	case offGrid != "":
@@ -88,27 +106,6 @@ func (x *index) candidates(l *leaf) ([]stream, *MissError) {
 	default:
 		return nil, l.miss(ReasonNoMaterialization, "no stream of the plan covers this selector")
 	}
-}
-
-// derived returns a name, given by the plan, that a selector asks for, and what it is. A selector that says nothing of
-// names means written series.
-func (x *index) derived(matchers []*labels.Matcher) (name, what string) {
-	var named []*labels.Matcher
-	for _, m := range matchers {
-		if m.Name == model.MetricNameLabel {
-			named = append(named, m)
-		}
-	}
-	if len(named) == 0 {
-		return "", ""
-	}
-	for n, w := range x.names {
-		// The least name, so that the text does not depend on the map's order.
-		if (name == "" || n < name) && !slices.ContainsFunc(named, func(m *labels.Matcher) bool { return !m.Matches(n) }) {
-			name, what = n, w
-		}
-	}
-	return name, what
 }
 
 // offGrid says why l's windows are not made of whole panes of s, or returns "".

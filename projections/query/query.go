@@ -43,6 +43,7 @@ type Options struct {
 	LookbackDelta  time.Duration                 // default 5m
 	MaxConcurrency int                           // queries at one time, others wait; default 20
 	SubqueryStep   func(rangeMillis int64) int64 // ms, of subqueries that name none; default 1m
+	Records        Records                       // default: recorded windows are evaluated when they are read
 	Logger         *slog.Logger                  // default: none
 	Registerer     prometheus.Registerer         // default: metrics are kept and not registered
 }
@@ -114,7 +115,10 @@ type Stats struct {
 	Series  int // read, over all requests of the last read
 	Samples int // held by the panes read
 	Columns int // panes read that hold columns
-	Engine  *stats.Statistics
+
+	Recorded  int // steps of recorded windows read as they were recorded
+	Evaluated int // steps of materializations evaluated because they are read by name and are not recorded
+	Engine    *stats.Statistics
 }
 
 // Engine answers PromQL. It is safe for concurrent use and starts nothing.

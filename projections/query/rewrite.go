@@ -19,6 +19,7 @@ const leafLabel = "__tidemark_leaf__"
 type rewriter struct {
 	lookback    int64
 	defaultStep func(rangeMillis int64) int64
+	wholes      *wholes // nil: nothing is read from records
 	parts       []part
 }
 
@@ -30,6 +31,9 @@ type part struct {
 
 // rewrite walks the expression in slot, which the engine evaluates at s, in the order in which the engine does.
 func (r *rewriter) rewrite(slot *parser.Expr, s steps) {
+	if r.wholes != nil && r.wholes.find(r, slot, s) != nil {
+		return
+	}
 	switch n := (*slot).(type) {
 	case nil, *parser.NumberLiteral, *parser.StringLiteral:
 	case *parser.StepInvariantExpr:

@@ -45,6 +45,9 @@ func TestQ2_Complete(t *testing.T) { runScript(t, "testdata/complete") }
 // TestQ3_Q4_Hazards shows what a rewriting of expressions could get wrong.
 func TestQ3_Q4_Hazards(t *testing.T) { runScript(t, "testdata/hazards") }
 
+// TestQ7_Named shows what the names of materializations and rules read.
+func TestQ7_Named(t *testing.T) { runScript(t, "testdata/named") }
+
 func TestCase_C13_SampleOnAWindowEdge(t *testing.T) { runScript(t, "testdata/cases/C13") }
 
 func TestCase_C44_StoppedSeriesKeepsNothingCold(t *testing.T) { runScript(t, "testdata/cases/C44") }
@@ -99,7 +102,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	return ""
 }
 
-// planLine reads "stream=1 pane=15000 closed=left origin=0 <selector>", or "name=x record=y".
+// planLine reads "stream=1 pane=15000 closed=left origin=0 <selector>", or
+// "name=x record=y every=15000 streams=1,2 reads=z label=a:b layout=full_window <expression>".
 func (s *script) planLine(t *testing.T, d *datadriven.TestData, line string) {
 	st := plan.Stream{Closed: plan.Right, Late: plan.Correct}
 	var m plan.Materialization
@@ -123,9 +127,23 @@ func (s *script) planLine(t *testing.T, d *datadriven.TestData, line string) {
 			m.Name = val
 		case "record":
 			m.Record = val
+		case "layout":
+			m.Layout = val
+		case "every":
+			m.EveryMillis = number(t, d, val)
+		case "reads":
+			m.Reads = strings.Split(val, ",")
+		case "label":
+			name, v, _ := strings.Cut(val, ":")
+			m.Labels = map[string]string{name: v}
+		case "streams":
+			for _, id := range strings.Split(val, ",") {
+				m.Streams = append(m.Streams, plan.StreamID(number(t, d, id)))
+			}
 		}
 	}
 	if st.ID == 0 {
+		m.Expr = line
 		s.plan.Materializations = append(s.plan.Materializations, m)
 		return
 	}
@@ -160,6 +178,8 @@ func (s *script) explain(t *testing.T, q oracle.Query) string {
 	for _, p := range parts {
 		b.WriteString(p.Node + ": ")
 		switch {
+		case len(p.Reads) > 0 && p.Miss == nil:
+			fmt.Fprintf(&b, "%s over %d, from %s", p.Func, p.WindowMillis, strings.Join(p.Reads, ", "))
 		case p.Miss != nil:
 			fmt.Fprintf(&b, "%s: %s", p.Miss.Reason, p.Miss.Detail)
 		case p.LastMillis < p.FirstMillis:
@@ -186,7 +206,11 @@ func (s *script) query(t *testing.T, d *datadriven.TestData, q oracle.Query) str
 		got = oracle.Outcome{Value: res.Value, Warnings: res.Warnings, Infos: res.Infos}
 	}
 	if q.Limit == 0 {
-		want := oracle.Ask(t.Context(), oracle.NewEngine(50_000_000), oracle.Storage(s.model.Series()), q)
+		all, err := querytest.Record(t.Context(), s.plan, s.model.Series(), -3_600_000, 7_200_000)
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		want := oracle.Ask(t.Context(), oracle.NewEngine(50_000_000), oracle.Storage(all), q)
 		if err := oracle.Compare(got, want, q.Terms); err != nil {
 			d.Fatalf(t, "%s: not what Prometheus answers: %v", q, err)
 		}

@@ -86,5 +86,7 @@ func millis(d time.Duration) int64 { return int64(d / time.Millisecond) }
 
 func toDuration(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
+func toTime(ms int64) time.Time { return time.UnixMilli(ms) }
+
 // toMillis is how the engine turns a time into ms: truncated towards zero.
 func toMillis(t time.Time) int64 { return t.UnixNano() / int64(time.Millisecond) }

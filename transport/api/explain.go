@@ -24,6 +24,7 @@ type explained struct {
 	First   int64        `json:"first_ms"` // ends of the windows: first, first+step, … up to last
 	Last    int64        `json:"last_ms"`
 	Step    int64        `json:"step_ms"`
+	Reads   []string     `json:"reads,omitempty"` // the names of materializations and recorded series that it reads
 	Stream  string       `json:"stream,omitempty"`
 	PaneMs  int64        `json:"pane_ms,omitempty"`
 	Missing *missingPart `json:"miss,omitempty"`
@@ -86,6 +87,9 @@ func (a *API) explainEndpoint(x Explainer) endpoint.Endpoint {
 			}
 			if p.Miss != nil {
 				out[i].Missing = &missingPart{p.Miss.Reason, p.Miss.Detail}
+				continue
+			}
+			if out[i].Reads = p.Reads; len(p.Reads) > 0 {
 				continue
 			}
 			out[i].Stream, out[i].PaneMs = p.Stream.String(), p.PaneMillis

@@ -32,12 +32,15 @@ type ownStats struct {
 	Series          int     `json:"series"`
 	Samples         int     `json:"samples"`
 	Columns         int     `json:"columns"`
+	Recorded        int     `json:"recordedSteps"`  // of recorded windows, read as they were recorded
+	Evaluated       int     `json:"evaluatedSteps"` // of materializations, evaluated because they are not recorded
 }
 
 func statsOf(res *query.Result) *queryStats {
 	s := &queryStats{Tidemark: ownStats{
 		Route: res.Route, Seq: res.Seq, Leaves: res.Stats.Leaves, Reads: res.Stats.Reads,
 		Series: res.Stats.Series, Samples: res.Stats.Samples, Columns: res.Stats.Columns,
+		Recorded: res.Stats.Recorded, Evaluated: res.Stats.Evaluated,
 	}}
 	if proven(res.CompleteThrough) {
 		s.Tidemark.CompleteThrough = &res.CompleteThrough

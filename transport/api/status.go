@@ -200,13 +200,6 @@ func NewMaterializations(m Materializations) http.Handler {
 	})
 }
 
-// Rules returns the handler of /api/v1/rules. Recording rules are not listed before they are recorded windows.
-func Rules() http.Handler {
-	return newStatus(func(context.Context, any) (any, error) {
-		return map[string][]struct{}{"groups": {}}, nil
-	})
-}
-
 // Alerts returns the handler of /api/v1/alerts: there are no alerts, here or ever.
 func Alerts() http.Handler {
 	return newStatus(func(context.Context, any) (any, error) {

@@ -20,7 +20,7 @@ import (
 // Series is one series with all its samples, in time order.
 type Series = oracle.Series
 
-// Model is a query.Source over samples in memory. It closes buckets by the rules of the fold for right-closed buckets: a
+// Model is a query.Source over samples in memory. It closes buckets by the rules of the fold: a
 // later sample of the series closes, and so do barriers; only closed buckets are folded and read.
 type Model struct {
 	plan     *plan.Plan
@@ -128,6 +128,9 @@ func (m *Model) answer(r query.Request) (query.Answer, error) {
 		return query.Answer{}, nil
 	}
 	stream := &m.plan.Streams[at]
+	if r.Tracked {
+		return query.Answer{Known: true, Frontier: math.MaxInt64}, nil // nothing is tracked, hence no record clean
+	}
 	if r.From >= r.To || !stream.OnGrid(r.From) || !stream.OnGrid(r.To) {
 		return query.Answer{}, fmt.Errorf("the range (%d, %d] is not on the grid of stream %d", r.From, r.To, stream.ID)
 	}
@@ -142,7 +145,9 @@ func (m *Model) answer(r query.Request) (query.Answer, error) {
 	for _, b := range m.barriers {
 		a.Proven = max(a.Proven, b.time)
 	}
-	a.Frontier = a.Proven
+	if len(m.barriers) > 0 {
+		a.Frontier = stream.BarrierBound(a.Proven)
+	}
 	for i := range m.series {
 		s := &m.series[i]
 		if !oracle.Matches(s.Labels, held) {
@@ -165,7 +170,7 @@ func (m *Model) closed(stream *plan.Stream, i int) int64 {
 	s, c, n := &m.series[i], int64(math.MinInt64), 0
 	see := func(until int) {
 		for ; n < until; n++ {
-			c = max(c, s.T[n]-1-stream.LatenessMillis)
+			c = max(c, stream.FilingTime(s.T[n])-stream.LatenessMillis)
 		}
 	}
 	for _, b := range m.barriers {
@@ -174,7 +179,7 @@ func (m *Model) closed(stream *plan.Stream, i int) int64 {
 			continue
 		}
 		if latest := stream.BucketEnd(s.T[n-1]); latest > c {
-			c = max(c, min(b.time, latest))
+			c = max(c, min(stream.BarrierBound(b.time), latest))
 		}
 	}
 	see(len(s.T))
@@ -191,7 +196,7 @@ func (m *Model) cut(stream *plan.Stream, s *Series, closed int64, r query.Reques
 	for lo < len(s.T) {
 		end := stream.BucketEnd(s.T[lo])
 		hi := lo
-		for hi < len(s.T) && s.T[hi] <= end {
+		for hi < len(s.T) && stream.BucketEnd(s.T[hi]) == end {
 			hi++
 		}
 		if end > r.From && end <= r.To {

@@ -1,0 +1,155 @@
+package query_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+
+	"tidemark/projections/plan"
+	"tidemark/projections/query"
+	"tidemark/projections/query/oracle"
+	"tidemark/projections/query/querytest"
+)
+
+// recordedExprs are what the plan of TestQ7_Differential records over the metrics of RandomSeries, with integer values only,
+// so that recorded values are exact whatever the order of sums.
+var recordedExprs = []string{
+	"sum(count_over_time(gauge[1m]))",
+	"max by (job) (max_over_time(other_gauge[2m]))",
+	"gauge",
+	"sum without (instance) (changes(requests_total[1m] offset 1m))",
+	"count(requests_total) > 2",
+	"absent_over_time(odd_counter[30s])",
+	"resets(odd_counter[5m]) or vector(3)",
+	"max_over_time(sum(gauge)[2m:30s])",
+	"last_over_time(other_gauge[45s])",
+}
+
+// recordedPlan adds materializations to the streams of Plan: entries and rules in both layouts, some of which read others.
+func recordedPlan(t testing.TB) *plan.Plan {
+	t.Helper()
+	p := querytest.Plan()
+	for i, text := range recordedExprs {
+		e, err := plan.NewParser().ParseExpr(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := plan.Materialization{Name: fmt.Sprintf("rec%d", i), Expr: e.String(), EveryMillis: querytest.Grid << (i % 3), Layout: plan.LayoutFullWindow}
+		for _, s := range p.Streams {
+			m.Streams = append(m.Streams, s.ID)
+		}
+		if i%2 == 0 {
+			m.Record, m.Name = m.Name, "group/"+m.Name
+			m.Labels = map[string]string{"rule": fmt.Sprint(i)}
+			if i == 0 {
+				m.Labels["job"] = "sum" // beside a label that the expression has
+			}
+		}
+		p.Materializations = append(p.Materializations, m)
+	}
+	p.Materializations = append(p.Materializations,
+		plan.Materialization{Name: "all0", Expr: "sum(rec0)", EveryMillis: 20_000, Layout: plan.LayoutFullWindow, Reads: []string{"rec0"}},
+		plan.Materialization{Name: "delta2", Expr: "max by (job) (delta(rec2[2m])) - min(rec5)", EveryMillis: 30_000, Layout: plan.LayoutFullWindow, Reads: []string{"rec2", "rec5"}},
+	)
+	return p
+}
+
+func randomNamedQuery(rng *rand.Rand) oracle.Query {
+	pick := func(from ...string) string { return from[rng.IntN(len(from))] }
+	name := func() string {
+		if rng.IntN(4) == 0 {
+			return pick("all0", "delta2")
+		}
+		return fmt.Sprintf("rec%d", rng.IntN(len(recordedExprs)))
+	}
+	selector := func() string {
+		s := name()
+		if rng.IntN(8) == 0 {
+			s = fmt.Sprintf(`{__name__=~"%s|%s"}`, s, name())
+		} else if rng.IntN(3) == 0 {
+			s += pick(`{job="a"}`, `{job!="b"}`, `{rule=~"2|4"}`, `{job=""}`)
+		}
+		return s
+	}
+	at := func(s string) string { return s + pick("", "", "", " offset 45s", " @ 600", " offset -20s") }
+	ranged := func() string { return fmt.Sprintf("%s[%ds]", selector(), 10+rng.IntN(400)) }
+	term := func() string {
+		switch rng.IntN(5) {
+		case 0, 1:
+			return at(selector())
+		case 2:
+			return pick("count_over_time", "max_over_time", "sum_over_time", "changes", "last_over_time", "resets", "present_over_time", "absent_over_time", "rate", "delta", "irate") +
+				"(" + at(ranged()) + ")"
+		case 3:
+			return pick("timestamp", "absent") + "(" + at(selector()) + ")"
+		default:
+			return fmt.Sprintf("max_over_time(%s[%dm:%ds])", selector(), 1+rng.IntN(5), 7+rng.IntN(60))
+		}
+	}
+	q := oracle.Query{Expr: term(), Start: 60_000 + rng.Int64N(querytest.Span-120_000)}
+	switch rng.IntN(4) {
+	case 0:
+		q.Expr = pick("sum", "max by (job)", "count without (instance)") + "(" + q.Expr + ")"
+	case 1:
+		q.Expr += pick(" or ", " and ", " unless ") + term()
+	}
+	if rng.IntN(2) == 0 {
+		q.Step = 1 + rng.Int64N(60_000)
+		q.End = min(q.Start+rng.Int64N(40)*q.Step, querytest.Span)
+	}
+	if rng.IntN(3) == 0 {
+		q.Start -= q.Start % querytest.Grid
+	}
+	// Rates and sums of what is not integer are relative to their terms.
+	q.Terms.Sum = 1e7
+	return q
+}
+
+// TestQ7_Differential holds that a name stands for what Prometheus' rules would have recorded: values at the steps of the
+// materialization's grid, with stale markers where a series ends, whatever the times of the query.
+func TestQ7_Differential(t *testing.T) {
+	const each = 400
+	fresh := uint64(time.Now().UnixNano())
+	answered, values, missed := 0, 0, map[string]int{}
+	for _, seed := range []uint64{1, 2, 3, fresh} {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		p := recordedPlan(t)
+		model := querytest.NewModel(p, querytest.RandomSeries(rng))
+		model.Barrier(2 * querytest.Span)
+		all, err := querytest.Record(t.Context(), p, model.Series(), -querytest.Span/2, 2*querytest.Span)
+		if err != nil {
+			t.Fatal(err)
+		}
+		engine, reference, data := query.New(model, query.Options{}), oracle.NewEngine(50_000_000), oracle.Storage(all)
+		for i := range each {
+			q := randomNamedQuery(rng)
+			res, err := answer(t.Context(), engine, q)
+			got := oracle.Outcome{Err: err}
+			if err == nil {
+				got = oracle.Outcome{Value: res.Value, Warnings: res.Warnings, Infos: res.Infos}
+			} else if query.KindOf(err) == query.KindExecution && strings.Contains(err.Error(), "not answerable") {
+				missed[err.Error()]++
+				continue
+			}
+			want := oracle.Ask(t.Context(), reference, data, q)
+			if err := oracle.Compare(got, want, q.Terms); err != nil {
+				t.Errorf("seed %d, query %d: %s: %v", seed, i, q, err)
+			}
+			if err == nil {
+				if m, ok := res.Value.(promql.Matrix); ok {
+					values += len(m)
+				}
+				res.Close()
+			}
+			answered++
+		}
+	}
+	t.Logf("fresh seed %d: %d answered, %d series, missed %v", fresh, answered, values, missed)
+	if answered < 1400 || values < 500 {
+		t.Errorf("the generator has lost its force: %d answered, %d series, missed %v", answered, values, missed)
+	}
+}
