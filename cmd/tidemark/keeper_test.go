@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -29,13 +30,15 @@ import (
 // own: the real parts, without HTTP.
 type kept struct {
 	keeper
-	fs     vfs.FS
-	index  *series.Index
-	runner *projections.Runner
-	clock  atomic.Int64 // log time that has passed, ms
-	broken atomic.Bool  // writes of views and bases fail
-	bounds limits
-	rng    *rand.Rand
+	fs        vfs.FS
+	index     *series.Index
+	runner    *projections.Runner
+	clock     atomic.Int64      // log time that has passed, ms
+	broken    atomic.Bool       // writes of views and bases fail
+	crash     func(path string) // called before every operation that writes
+	bounds    limits
+	impatient bool // the store gives up on a flush so soon that a sound disk may miss it, too
+	rng       *rand.Rand
 
 	cancel context.CancelFunc
 	done   chan error
@@ -45,6 +48,12 @@ func (k *kept) String() string { return "views that can break" }
 
 // MaybeError implements errorfs.Injector.
 func (k *kept) MaybeError(op errorfs.Op) error {
+	if k.crash != nil && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+		if op.Kind == errorfs.OpLink {
+			return syscall.EXDEV // the disk in memory cannot be copied while it makes a link; so tables are copied
+		}
+		k.crash(op.Path)
+	}
 	if k.broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && !strings.Contains(op.Path, "/log") {
 		return syscall.EIO
 	}
@@ -53,8 +62,14 @@ func (k *kept) MaybeError(op errorfs.Op) error {
 
 func startKept(t *testing.T, bounds limits) *kept {
 	t.Helper()
-	k := &kept{index: series.New(), rng: rand.New(rand.NewPCG(1, 2)), bounds: bounds, done: make(chan error, 3)}
-	k.fs = errorfs.Wrap(vfs.NewMem(), k)
+	return startKeptOn(t, vfs.NewMem(), bounds, flushTimeout)
+}
+
+// startKeptOn is startKept on a file system that may hold something already.
+func startKeptOn(t *testing.T, disk vfs.FS, bounds limits, flushTimeout time.Duration) *kept {
+	t.Helper()
+	k := &kept{index: series.New(), rng: rand.New(rand.NewPCG(1, 2)), bounds: bounds, impatient: flushTimeout < time.Second, done: make(chan error, 3)}
+	k.fs = errorfs.Wrap(disk, k)
 	fs := k.fs
 	var err error
 	if k.events, err = log.Open("/data/log", log.Options{
@@ -64,6 +79,9 @@ func startKept(t *testing.T, bounds limits) *kept {
 		t.Fatal(err)
 	}
 	if k.views, err = bucket.Open("/data/views", k.events.Identity(), bucket.Options{FS: fs}); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.index.Load(k.events.Dictionary()); err != nil {
 		t.Fatal(err)
 	}
 	k.panes = pane.New(k.events, k.index, k.views, pane.Options{CheckpointInterval: -1})
@@ -77,17 +95,10 @@ func startKept(t *testing.T, bounds limits) *kept {
 	for _, run := range []func(context.Context) error{k.events.Run, k.panes.Run, k.runner.Run} {
 		go func() { k.done <- run(ctx) }()
 	}
-	t.Cleanup(func() {
-		k.cancel()
-		for range 3 {
-			if err := <-k.done; err != nil {
-				t.Error(err)
-			}
-		}
-		if err := errors.Join(k.views.Close(), k.events.Close()); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { k.stop(t) })
+	if k.events.Head() > 0 {
+		return k
+	}
 	spec := plan.Stream{
 		Matchers: []plan.Matcher{{Type: "=", Name: "__name__", Value: "m"}}, PaneMillis: 1000,
 		Closed: plan.Right, Late: plan.Correct, RetentionMillis: 1 << 40,
@@ -97,6 +108,36 @@ func startKept(t *testing.T, bounds limits) *kept {
 		t.Fatal(err)
 	}
 	return k
+}
+
+// stop ends everything; a second time it does nothing.
+func (k *kept) stop(t *testing.T) {
+	t.Helper()
+	if k.cancel == nil {
+		return
+	}
+	k.cancel()
+	k.cancel = nil
+	for range 3 {
+		if err := <-k.done; err != nil && !(k.impatient && errors.Is(err, bucket.ErrStuck)) {
+			t.Error(err)
+		}
+	}
+	if err := errors.Join(k.views.Close(), k.events.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func (k *kept) digest(t *testing.T) string {
+	t.Helper()
+	if err := k.runner.Wait(t.Context(), k.events.Head()); err != nil {
+		t.Fatal(err)
+	}
+	d, err := k.panes.Digest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.All.String()
 }
 
 // write appends n events of about 2 kB that do not compress, one every step of log time, and waits until they are folded.
@@ -234,4 +275,71 @@ func TestCase_B19_TruncationStuck(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("refused in cycle %d at %d bytes; floor %d of %d", refused, at, k.events.Floor(), k.events.Head())
+}
+
+// A crash at every third operation that writes while the keeper seals and truncates, twice, with none or 60 % of the unsynced data
+// kept by turns: whatever floor the log then has, a base reaches it, and the views of that base with the rest of the log are what
+// they were. (Each step alone is crashed at every operation: L9 of package log, P9 of package bucket.)
+func TestKeeper_CrashEnumeration(t *testing.T) {
+	type image struct {
+		fs *vfs.MemFS
+		op string
+	}
+	disk := vfs.NewCrashableMem()
+	k := startKeptOn(t, disk, limits{age: 40 * time.Second}, time.Minute)
+	var images []image
+	var mu sync.Mutex
+	ops := 0
+	rng := rand.New(rand.NewPCG(5, 9))
+	want := make(map[log.Seq]string) // by head
+	for range 2 {
+		k.write(t, 60, 1000)
+		k.checkpoint(t)
+		want[k.events.Head()] = k.digest(t)
+		k.crash = func(path string) {
+			mu.Lock()
+			defer mu.Unlock()
+			if ops++; ops%3 == 0 {
+				percent := 60 * (ops % 2)
+				images = append(images, image{disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), path})
+			}
+		}
+		if err := k.keep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		images = append(images, image{disk.CrashClone(vfs.CrashCloneCfg{}), "the end"})
+		mu.Unlock()
+		k.crash = nil
+	}
+	if k.truncations.Load() != 2 {
+		t.Fatalf("%d truncations", k.truncations.Load())
+	}
+	k.stop(t)
+	floors := make(map[log.Seq]int)
+	for _, im := range images {
+		l, err := log.Open("/data/log", log.Options{FS: im.fs})
+		if err != nil {
+			t.Fatalf("crash at %s: %v", im.op, err)
+		}
+		floor, identity := l.Floor(), l.Identity()
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		floors[floor]++
+		if floor > 1 {
+			if _, err := bucket.RestoreBase("/data/base", "/data/views", identity, uint64(floor), bucket.Options{FS: im.fs}); err != nil {
+				t.Fatalf("crash at %s, floor %d: %v", im.op, floor, err)
+			}
+		}
+		again := startKeptOn(t, im.fs, limits{}, time.Minute)
+		if got := again.digest(t); got != want[again.events.Head()] {
+			t.Fatalf("crash at %s, floor %d: %s at %d", im.op, floor, got, again.events.Head())
+		}
+		again.stop(t)
+	}
+	t.Logf("%d crashes; floors %v", len(images), floors)
+	if len(floors) != 3 {
+		t.Fatal("the crashes do not show every floor")
+	}
 }
