@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
+
 	"tidemark/log"
 	"tidemark/projections/query/oracle"
 )
@@ -237,6 +239,9 @@ materializations:
 	r.write(
 		one("m_total", "a", 5000, 1, 20000, 2, 35000, 3, 50000, 4), one("m_total", "b", 5000, 10, 50000, 11),
 		one("odd", "a", 5000, 1, 20000, 2, 35000, 3, 50000, 4),
+		querytest.Series{
+			Labels: labels.FromStrings("__name__", "m_total", "i", "a", "j", "x"), T: []int64{6000, 51_000}, V: []float64{100, 200},
+		},
 	)
 	r.barrier(60_000)
 	r.settle()
@@ -378,4 +383,26 @@ func (r *rig) expectAround(q oracle.Query, around int64, recorded int) {
 	if res.Stats.Recorded != recorded {
 		r.t.Errorf("%s: %d steps recorded, want %d", q, res.Stats.Recorded, recorded)
 	}
+}
+
+// What the engine says of steps that are evaluated beside recorded ones is said of the text as it was sent.
+func TestW1_NotesBesideTheRecord(t *testing.T) {
+	r := newRig(t)
+	defer r.stop()
+	r.configure(`materializations: [{name: rates, expr: 'sum(rate(odd[30s]))', every: 15s, layout: full_window}]`)
+	r.write(one("odd", "a", 5000, 1))
+	r.barrier(15_000)
+	r.settle()
+	q := over("1 - sum(rate(odd[30s]))", 15_000, 30_000, 15_000)
+	r.write(one("odd", "a", 20_000, 2))
+	r.barrier(30_000)
+	res, err := r.check(q, r.oracle(0, 60_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(res.Infos) != 1 {
+		t.Errorf("infos: %q, want the doubt whether it is a counter", res.Infos)
+	}
+	res.Close()
+	r.expect(over("rates", 15_000, 30_000, 15_000), 1, 1)
 }
