@@ -329,7 +329,7 @@ func (s *Store) State(shard int) (seq uint64, state []byte, ok bool, err error) 
 	}
 	defer closer.Close()
 	if len(v) < 8 {
-		return 0, nil, false, fmt.Errorf("bucket: checkpoint of shard %d has %d bytes", shard, len(v))
+		return 0, nil, false, fmt.Errorf("%w: checkpoint of shard %d has %d bytes", ErrDamaged, shard, len(v))
 	}
 	return binary.BigEndian.Uint64(v), bytes.Clone(v[8:]), true, nil
 }

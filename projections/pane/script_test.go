@@ -26,7 +26,7 @@ import (
 // Times are milliseconds. Every event takes log=T (log time) and wall=T; both keep their last value where not given. After
 // each event the script prints what it published: the series, the bucket, and its samples or columns.
 //
-//	plan [idle=60000] [idle_grace=5000] [open_grace=5000] [horizon=600000] [skew=60000] [max_future=0]
+//	plan [label=experiment] [idle=60000] [idle_grace=5000] [open_grace=5000] [horizon=600000] [skew=60000] [max_future=0]
 //	<selector> pane=MS [origin=MS] [lateness=MS] [left] [drop]      one stream a line
 //
 //	write            lines as m{a="b"} VALUE@TIME…; VALUE may be stale, NaN, NaN:<hex payload>, +Inf, -Inf; hist@TIME is a native histogram
@@ -124,6 +124,7 @@ func (s *script) planOf(d *datadriven.TestData) *plan.Plan {
 		Format: 1, ExperimentLabel: "experiment", LookbackMillis: 300_000, IdleTimeoutMillis: 60_000, IdleGraceMillis: 5_000,
 		OpenGraceMillis: 5_000, HorizonMillis: 600_000, ClockSkewMillis: 60_000,
 	}
+	d.MaybeScanArgs(s.t, "label", &p.ExperimentLabel)
 	for arg, to := range map[string]*int64{
 		"idle": &p.IdleTimeoutMillis, "idle_grace": &p.IdleGraceMillis, "open_grace": &p.OpenGraceMillis,
 		"horizon": &p.HorizonMillis, "skew": &p.ClockSkewMillis, "max_future": &p.MaxFutureMillis,

@@ -568,6 +568,9 @@ func (s *Shard) replan(b *log.Plan) {
 	for _, st := range old {
 		s.part(st)
 	}
+	if p.ExperimentLabel != s.plan.ExperimentLabel {
+		s.experiments = nil // they are values of another label
+	}
 	s.plan, s.streams = p, all
 	for i := range s.series {
 		sr := &s.series[i]

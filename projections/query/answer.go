@@ -99,6 +99,9 @@ func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s
 	}
 	resolveOffsets(stmt.Expr, s.start, 0)
 	r.rewrite(&stmt.Expr, s)
+	if err := r.checkInner(e.opts.MaxSamples); err != nil {
+		return nil, nil, err
+	}
 	if len(r.parts) == 0 {
 		return nil, nil, nil
 	}

@@ -302,3 +302,17 @@ func TestRangeStep(t *testing.T) {
 		t.Errorf("%v after %d reads", res.Value, res.Stats.Reads)
 	}
 }
+
+// A subquery over decades is refused before the engine makes its steps: with or without a selector, nested, and in a range.
+func TestSubqueriesAreBounded(t *testing.T) {
+	e := query.New(model(t, 1), query.Options{MaxSamples: 100_000})
+	for _, expr := range []string{
+		"max_over_time(vector(1)[20y:10s])", "max_over_time(vector(time())[290y:10s])", "max_over_time(sum(sum_over_time(counter[1m]))[20y:15s])",
+		"max_over_time(max_over_time(vector(1)[1y:1m])[1y:1h])", "vector(1) + max_over_time(vector(1)[20y:10s] @ 60)",
+	} {
+		_, err := e.Instant(t.Context(), query.InstantParams{Common: query.Common{Expr: expr}, Time: time.UnixMilli(600_000)})
+		if err == nil || !strings.Contains(err.Error(), "too many samples") || query.KindOf(err) != query.KindExecution {
+			t.Errorf("%s: %v", expr, err)
+		}
+	}
+}

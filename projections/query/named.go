@@ -219,6 +219,9 @@ func (d *demand) run(ctx context.Context, m *material, s steps) (*run, error) {
 	r := rewriter{lookback: lookback, defaultStep: d.engine.opts.SubqueryStep}
 	resolveOffsets(*expr, s.start, 0)
 	r.rewrite(expr, s)
+	if err := r.checkInner(d.engine.opts.MaxSamples); err != nil {
+		return nil, err
+	}
 	for _, p := range r.parts {
 		if p.miss != nil {
 			return nil, p.miss

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"tidemark/projections/accum"
@@ -21,6 +22,16 @@ type rewriter struct {
 	defaultStep func(rangeMillis int64) int64
 	wholes      *wholes // nil: nothing is read from records
 	parts       []part
+	inner       int64 // evaluations that subqueries ask for, each over all the windows that it serves
+}
+
+// checkInner bounds what the engine would hold for subqueries. It looks at its own bound only when it has made all of them, and at
+// the context neither, so that a subquery over decades would take all the memory there is.
+func (r *rewriter) checkInner(maxSamples int) error {
+	if r.inner > int64(maxSamples) {
+		return promql.ErrTooManySamples("query execution")
+	}
+	return nil
 }
 
 // part is what an expression reads from storage: a leaf, a miss where it cannot be one, or both where no stream fits the leaf.
@@ -50,6 +61,7 @@ func (r *rewriter) rewrite(slot *parser.Expr, s steps) {
 		r.rewrite(&n.RHS, s)
 	case *parser.SubqueryExpr:
 		inner := s.within(n, r.defaultStep)
+		r.inner += inner.count()
 		// The engine resolves offsets anew for a subquery that does not begin where its parent does.
 		if s.count() > 0 && inner.start != s.start {
 			resolveOffsets(n.Expr, inner.start, 0)
