@@ -30,15 +30,14 @@ import (
 // own: the real parts, without HTTP.
 type kept struct {
 	keeper
-	fs        vfs.FS
-	index     *series.Index
-	runner    *projections.Runner
-	clock     atomic.Int64      // log time that has passed, ms
-	broken    atomic.Bool       // writes of views and bases fail
-	crash     func(path string) // called before every operation that writes
-	bounds    limits
-	impatient bool // the store gives up on a flush so soon that a sound disk may miss it, too
-	rng       *rand.Rand
+	fs     vfs.FS
+	index  *series.Index
+	runner *projections.Runner
+	clock  atomic.Int64      // log time that has passed, ms
+	broken atomic.Bool       // writes of views and bases fail
+	crash  func(path string) // called before every operation that writes
+	bounds limits
+	rng    *rand.Rand
 
 	cancel context.CancelFunc
 	done   chan error
@@ -62,13 +61,13 @@ func (k *kept) MaybeError(op errorfs.Op) error {
 
 func startKept(t *testing.T, bounds limits) *kept {
 	t.Helper()
-	return startKeptOn(t, vfs.NewMem(), bounds, flushTimeout)
+	return startKeptOn(t, vfs.NewMem(), bounds)
 }
 
 // startKeptOn is startKept on a file system that may hold something already.
-func startKeptOn(t *testing.T, disk vfs.FS, bounds limits, flushTimeout time.Duration) *kept {
+func startKeptOn(t *testing.T, disk vfs.FS, bounds limits) *kept {
 	t.Helper()
-	k := &kept{index: series.New(), rng: rand.New(rand.NewPCG(1, 2)), bounds: bounds, impatient: flushTimeout < time.Second, done: make(chan error, 3)}
+	k := &kept{index: series.New(), rng: rand.New(rand.NewPCG(1, 2)), bounds: bounds, done: make(chan error, 3)}
 	k.fs = errorfs.Wrap(disk, k)
 	fs := k.fs
 	var err error
@@ -119,7 +118,7 @@ func (k *kept) stop(t *testing.T) {
 	k.cancel()
 	k.cancel = nil
 	for range 3 {
-		if err := <-k.done; err != nil && !(k.impatient && errors.Is(err, bucket.ErrStuck)) {
+		if err := <-k.done; err != nil && !errors.Is(err, bucket.ErrStuck) {
 			t.Error(err)
 		}
 	}
@@ -172,7 +171,7 @@ func (k *kept) checkpoint(t *testing.T) {
 	}
 }
 
-// checkpoints is checkpoint for an impatient store on a sound disk: it may take more than one.
+// checkpoints is checkpoint on a disk that may just have become sound again: it may take more than one.
 func (k *kept) checkpoints(t *testing.T) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -286,7 +285,7 @@ func TestKeeper_CrashEnumeration(t *testing.T) {
 		op string
 	}
 	disk := vfs.NewCrashableMem()
-	k := startKeptOn(t, disk, limits{age: 40 * time.Second}, time.Minute)
+	k := startKeptOn(t, disk, limits{age: 40 * time.Second})
 	var images []image
 	var mu sync.Mutex
 	ops := 0
@@ -332,7 +331,7 @@ func TestKeeper_CrashEnumeration(t *testing.T) {
 				t.Fatalf("crash at %s, floor %d: %v", im.op, floor, err)
 			}
 		}
-		again := startKeptOn(t, im.fs, limits{}, time.Minute)
+		again := startKeptOn(t, im.fs, limits{})
 		if got := again.digest(t); got != want[again.events.Head()] {
 			t.Fatalf("crash at %s, floor %d: %s at %d", im.op, floor, got, again.events.Head())
 		}

@@ -9,6 +9,7 @@ import (
 
 	"tidemark/log"
 	"tidemark/projections/query/oracle"
+	"tidemark/projections/query/querytest"
 )
 
 const oneRule = `
