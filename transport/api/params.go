@@ -96,7 +96,6 @@ func (f *form) span() *Error {
 
 var (
 	errEndBeforeStart = errors.New("end timestamp must not be before start time")
-	errFarFromEpoch   = errors.New("a range must lie between the years 1700 and 2250")
 	errStepNotAbove0  = errors.New("zero or negative query resolution step widths are not accepted. Try a positive integer")
 	errStepTooFine    = errors.New("query resolution step widths below 1ms are not accepted")
 	errTooManyPoints  = errors.New("exceeded maximum resolution of 11,000 points per timeseries. Try decreasing the query resolution (?step=XX)")
@@ -187,15 +186,6 @@ func (f *form) rangeOf() (start, end time.Time, step time.Duration, _ *Error) {
 	}
 	if end.Before(start) {
 		return fail("end", errEndBeforeStart)
-	}
-	// Beyond it, durations and nanoseconds since the epoch do not fit into 64 bits.
-	for _, t := range []struct {
-		name string
-		at   time.Time
-	}{{"start", start}, {"end", end}} {
-		if t.at.Year() < 1700 || t.at.Year() > 2250 {
-			return fail(t.name, errFarFromEpoch)
-		}
 	}
 	if step, err = parseDuration(f.Get("step")); err != nil {
 		return fail("step", err)
