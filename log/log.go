@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -215,26 +217,46 @@ func (l *Log) load(path string, note headNote) error {
 
 // checkTables names a table that is missing or has another size than the store thinks.
 func checkTables(db *pebble.DB, fs vfs.FS, path string) error {
-	levels, err := db.SSTables()
+	tables, err := liveTables(db, fs, path)
 	if err != nil {
-		return fmt.Errorf("log store %s: %w", path, err)
+		return err
 	}
-	for _, level := range levels {
-		for _, t := range level {
-			if t.Virtual {
-				continue // a part of a table; Pebble checks the whole one
+	for _, name := range slices.Sorted(maps.Keys(tables)) {
+		info, err := fs.Stat(name)
+		if err != nil {
+			// A store that is open for writing may have merged the table into another in the meantime.
+			now, lerr := liveTables(db, fs, path)
+			if lerr != nil {
+				return lerr
 			}
-			name := fs.PathJoin(path, fmt.Sprintf("%s.sst", t.BackingSSTNum))
-			info, err := fs.Stat(name)
-			if err != nil {
-				return &CorruptionError{Reason: "a table cannot be read", Err: err}
+			if _, live := now[name]; !live {
+				continue
 			}
-			if uint64(info.Size()) != t.Size {
-				return corrupt(0, "%s has %d bytes, not %d", name, info.Size(), t.Size)
-			}
+			return &CorruptionError{Reason: "a table cannot be read", Err: err}
+		}
+		if size := tables[name]; uint64(info.Size()) != size {
+			return corrupt(0, "%s has %d bytes, not %d", name, info.Size(), size)
 		}
 	}
 	return nil
+}
+
+// liveTables returns the tables that the store stands on, with their sizes, but for virtual ones: Pebble checks the whole of
+// which they are a part.
+func liveTables(db *pebble.DB, fs vfs.FS, path string) (map[string]uint64, error) {
+	levels, err := db.SSTables()
+	if err != nil {
+		return nil, fmt.Errorf("log store %s: %w", path, err)
+	}
+	out := make(map[string]uint64)
+	for _, level := range levels {
+		for _, t := range level {
+			if !t.Virtual {
+				out[fs.PathJoin(path, fmt.Sprintf("%s.sst", t.BackingSSTNum))] = t.Size
+			}
+		}
+	}
+	return out, nil
 }
 
 type logEnd struct {
