@@ -186,8 +186,8 @@ func (g *gate) lookAtDisk() error {
 	return nil
 }
 
-// freeBytes asks the file system under path how much may still be written.
-func freeBytes(path string) (uint64, error) {
+// statFree asks the file system under path how much may still be written.
+func statFree(path string) (uint64, error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(path, &st); err != nil {
 		return 0, err

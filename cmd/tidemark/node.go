@@ -82,7 +82,7 @@ type loaded struct {
 func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger) (*node, error) {
 	n := &node{flags: f, logger: logger, index: series.New(), started: time.Now(), registry: prometheus.NewRegistry(), begun: make(chan struct{})}
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: n.started, ok: true})
-	if err := checkStorage(f.storagePath); err != nil {
+	if err := errors.Join(checkStorage(f.storagePath), checkSpace(f.storagePath, f.around.freeBytes)); err != nil {
 		return nil, err
 	}
 	var err error
@@ -106,7 +106,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 		freeBytes: f.around.freeBytes, waiting: n.panes.Waiting, maxWaiting: maxWaiting, full: n.keeper.full,
 	}
 	if n.gate.freeBytes == nil {
-		n.gate.freeBytes = freeBytes
+		n.gate.freeBytes = statFree
 	}
 	if err := n.gate.lookAtDisk(); err != nil {
 		return nil, errors.Join(err, n.close())
@@ -123,6 +123,32 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 		}
 	}
 	return n, nil
+}
+
+// minStartBytes is the free space without which nothing is opened: a start writes before it can give anything back.
+const minStartBytes = 8 << 20
+
+// checkSpace refuses to start on a full disk, before anything is touched. With a little more space, but less than the reserve,
+// the service starts and answers queries.
+func checkSpace(dir string, freeBytes func(string) (uint64, error)) error {
+	if freeBytes == nil {
+		freeBytes = statFree
+	}
+	at := dir
+	for {
+		if _, err := os.Stat(at); !errors.Is(err, fs.ErrNotExist) || filepath.Dir(at) == at {
+			break // what is to be made comes onto the disk of the first directory above it that is there
+		}
+		at = filepath.Dir(at)
+	}
+	free, err := freeBytes(at)
+	if err != nil {
+		return fmt.Errorf("storage directory %s: free space: %w", dir, err)
+	}
+	if free < minStartBytes {
+		return fmt.Errorf("storage directory %s: the disk is full: %d bytes are free, a start needs %d", dir, free, minStartBytes)
+	}
+	return nil
 }
 
 // checkStorage refuses a directory that is not ours, before anything in it is touched: one that holds something, but no log.
