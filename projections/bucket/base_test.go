@@ -183,7 +183,7 @@ func TestP9_CrashWhileSealingAndRestoring(t *testing.T) {
 			acked = append(acked, last)
 		}
 	}
-	cam.on = true
+	cam.on.Store(true)
 	for seq := uint64(1); seq <= 3; seq++ {
 		advance(t, s, seq)
 		want[seq] = everything(t, s)
@@ -196,7 +196,7 @@ func TestP9_CrashWhileSealingAndRestoring(t *testing.T) {
 	if _, err := RestoreBase(testBases, testViews, identity, 1, Options{FS: fs}); err != nil {
 		t.Fatal(err)
 	}
-	cam.on = false
+	cam.on.Store(false)
 	note()
 	found := make(map[uint64]int)
 	for i, image := range cam.images {

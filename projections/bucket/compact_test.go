@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -326,8 +328,10 @@ func (l lines) Write(p []byte) (int, error) {
 
 // snapshotter takes an image of the disk before every operation that writes.
 type snapshotter struct {
-	fs     *vfs.MemFS
-	on     bool
+	fs *vfs.MemFS
+	on atomic.Bool
+
+	mu     sync.Mutex // Pebble writes from several goroutines
 	rng    *rand.Rand
 	images []*vfs.MemFS
 	ops    []string
@@ -337,9 +341,11 @@ func (c *snapshotter) String() string { return "snapshotter" }
 
 // MaybeError implements errorfs.Injector; it never fails anything.
 func (c *snapshotter) MaybeError(op errorfs.Op) error {
-	if !c.on || op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
+	if !c.on.Load() || op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
 		return nil
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, percent := range []int{0, 50, 100} {
 		c.images = append(c.images, c.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: c.rng}))
 		c.ops = append(c.ops, fmt.Sprintf("%s, %d%% kept", op.Path, percent))
@@ -358,13 +364,13 @@ func TestP5_CrashWhileCompacting(t *testing.T) {
 	want := dump(t, s, 3, Grid{Width: 1}, -1, 6*EndsPerBlock, views)
 	check(t, s.Flush(t.Context()))
 	s.Durable(1000)
-	cam.on = true
+	cam.on.Store(true)
 	c := NewCompactor(s, CompactorOptions{MinPieces: 4, PassBytes: 1})
 	for range 6 {
 		check(t, c.Pass(t.Context()))
 		check(t, s.Flush(t.Context()))
 	}
-	cam.on = false
+	cam.on.Store(false)
 	if pieces(t, s) != 6 {
 		t.Fatalf("%d pieces", pieces(t, s))
 	}

@@ -129,10 +129,21 @@ func rebuildAndSwap(fs vfs.FS) error {
 	if err := Settle(swapDir, o); err != nil {
 		return err
 	}
-	if _, err := BeginRebuild(swapDir, swapWork, o); err != nil {
+	resumes, err := BeginRebuild(swapDir, swapWork, o)
+	if err != nil {
 		return err
 	}
-	if err := fillDir(fs, RebuildDir(swapDir), 7); err != nil {
+	err = fillDir(fs, RebuildDir(swapDir), 7)
+	if resumes && Damaged(err) { // a crash may leave anything in what was never flushed; the command begins anew then
+		if err := DropRebuild(swapDir, o); err != nil {
+			return err
+		}
+		if _, err := BeginRebuild(swapDir, swapWork, o); err != nil {
+			return err
+		}
+		err = fillDir(fs, RebuildDir(swapDir), 7)
+	}
+	if err != nil {
 		return err
 	}
 	return Swap(swapDir, o)
