@@ -5,8 +5,9 @@ VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 REVISION  ?= $(shell git rev-parse --short HEAD 2>/dev/null)
 LDFLAGS   := -X main.version=$(VERSION) -X main.revision=$(REVISION)
 FUZZTIME  ?= 10s
-# Packages whose tests use goroutines; the rest is folds and codecs.
-RACE      := ./log ./projections ./projections/bucket ./projections/pane ./projections/query ./transport/... ./cmd/...
+# What the race detector looks at: packages with goroutines, and of the command what runs in its own process.
+RACE      := ./log ./projections ./projections/bucket ./projections/pane ./projections/query ./projections/window ./transport/...
+RACE_CMD  := TestDifferential|TestCase_C|TestG[0-9]
 
 .PHONY: build test race lint fuzz-smoke bench demo clean
 
@@ -20,7 +21,8 @@ test:
 	@for p in prometheus prometheus-node-exporter; do command -v $$p >/dev/null || echo "LEFT OUT: tests against a real Prometheus, because $$p is not installed (apt-get install $$p)"; done
 
 race:
-	$(GO) test -race -short $(RACE)
+	$(GO) test -race -short -timeout 20m $(RACE)
+	$(GO) test -race -short -timeout 20m -run '$(RACE_CMD)' ./cmd/tidemark
 
 lint:
 	@test -z "$$(gofmt -l cmd log master projections transport 2>/dev/null)" || { gofmt -d cmd log projections transport | head -50; exit 1; }
