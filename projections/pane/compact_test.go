@@ -109,7 +109,7 @@ func TestCompactionBesideIngestAndReads(t *testing.T) {
 		ackedN += series
 		acked.Unlock()
 	}
-	for deadline := time.Now().Add(30 * time.Second); c.Stats().Compactions < 64; {
+	for deadline := time.Now().Add(30 * time.Second); c.Stats().Compactions < 16; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%+v", c.Stats())
 		}
