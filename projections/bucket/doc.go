@@ -33,6 +33,10 @@
 //	"c" shard:1                           → seq:8, state of the shard (projections/pane)
 //	"h" seq:8                             → log time:8, and for a write event the hash of its content:16 (a start event has none)
 //	"p" stream:8 block:8 shard:1 seq:8    → piece
+//	"r" stream:8 block:8 shard:1          → the series whose last block in the stream it is, as they were evicted, one behind the other:
+//	                                        ref:uvarint, blocks before it:uvarint, hash of the group:4
+//	"v" ref:8                             → of an evicted series: version:1 = 1, seq:uvarint, streams:uvarint, then each:
+//	                                        stream:8, closure watermark:varint (ms)
 //	"w" record:8 step:8                   → recorded step (see Windows)
 //	"l" record:8 number:4                 → label set of an output series: per label, by name, length:uvarint and bytes of name and value
 //	"W"                                   → the newest sequence that any recorded step is as of:8

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"tidemark/log"
@@ -47,6 +48,7 @@ func (s *Shard) expire(b *log.Expired) {
 		return
 	}
 	st.expire(b.Through)
+	s.forgetExperiments()
 	for i := range s.series {
 		sr := &s.series[i]
 		for j := range sr.members {
@@ -65,6 +67,15 @@ func (s *Shard) expire(b *log.Expired) {
 			}
 		}
 	}
+}
+
+// forgetExperiments drops what barriers proved for experiments of which nothing is retained at those times.
+func (s *Shard) forgetExperiments() {
+	least := int64(math.MaxInt64)
+	for _, st := range s.streams {
+		least = min(least, st.expired)
+	}
+	maps.DeleteFunc(s.experiments, func(_ string, t int64) bool { return t <= least })
 }
 
 // expire moves what retention removed.
