@@ -17,6 +17,8 @@ type Evicted struct {
 	Seq     uint64 // the event with which it was evicted
 	Group   uint32 // a hash of what readers may narrow their search by; see EvictedIn
 	Streams []EvictedStream
+	// Stays says that the series is in memory still, and only left the streams: what it has there is listed, and it has no record.
+	Stays bool
 }
 
 // EvictedStream is what stays of the series in one stream.
@@ -104,8 +106,10 @@ func setEvicted(b *pebble.Batch, shard int, evicted []Evicted) error {
 	lists := make(map[Key][]byte)
 	for i := range evicted {
 		e := &evicted[i]
-		if err := b.Set(evictedKey(e.Ref), e.encode(), nil); err != nil {
-			return err
+		if !e.Stays {
+			if err := b.Set(evictedKey(e.Ref), e.encode(), nil); err != nil {
+				return err
+			}
 		}
 		for _, s := range e.Streams {
 			if !s.Holds {

@@ -75,14 +75,15 @@ func (w *worker) collect() {
 			continue
 		}
 		sh := w.shelves[id]
-		refs := make([]log.SeriesRef, len(s.evicted))
+		var refs []log.SeriesRef
 		if sh.gone == nil {
 			sh.gone = make(map[log.SeriesRef]*bucket.Evicted)
 		}
 		for i := range s.evicted {
-			e := &s.evicted[i]
-			refs[i] = log.SeriesRef(e.Ref)
-			sh.gone[refs[i]] = e
+			if e := &s.evicted[i]; !e.Stays {
+				refs = append(refs, log.SeriesRef(e.Ref))
+				sh.gone[log.SeriesRef(e.Ref)] = e
+			}
 		}
 		sh.evicted = append(sh.evicted, s.evicted...)
 		s.evicted = nil

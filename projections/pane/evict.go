@@ -3,11 +3,13 @@ package pane
 import (
 	"hash/fnv"
 	"math"
+	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
+	"tidemark/projections/plan"
 )
 
 // A series that has stopped leaves the shard: once no bucket of it is open and its tail is over in every stream, by log time, what
@@ -27,7 +29,7 @@ const (
 	noEnd = math.MaxInt64
 )
 
-// Groups are what reads narrow their search for evicted series by.
+// groupOf hashes what reads narrow their search for evicted series by: an experiment.
 func groupOf(experiment string) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(experiment))
@@ -102,26 +104,47 @@ func (s *Shard) evict(idx int32) {
 	for i := range sr.members {
 		m := &sr.members[i]
 		m.stream.seriesN--
-		if m.c == math.MinInt64 {
-			continue // it never had a bucket, or none that is not gone
+		if m.c != math.MinInt64 { // otherwise it never had a bucket, or none that is not gone
+			e.Streams = append(e.Streams, m.record())
 		}
-		out := bucket.EvictedStream{Stream: uint64(m.stream.spec.ID), Closed: m.c}
-		last := m.stream.floorEnd(m.c)
-		if last < m.c {
-			last = satAdd(last, m.stream.width)
-		}
-		if m.first != noEnd && last > m.stream.expired {
-			out.Holds = true
-			out.First, _ = m.stream.grid.Locate(min(m.first, last))
-			out.Last, _ = m.stream.grid.Locate(last)
-			m.stream.evictedThrough = max(m.stream.evictedThrough, last)
-		}
-		e.Streams = append(e.Streams, out)
 	}
 	s.evicted = append(s.evicted, e)
 	s.slots.set(sr.ref, 0)
 	*sr = seriesState{gen: sr.gen + 1}
 	s.free = append(s.free, idx)
+}
+
+// record says what stays of a member, which has nothing open any more.
+func (m *member) record() bucket.EvictedStream {
+	out := bucket.EvictedStream{Stream: uint64(m.stream.spec.ID), Closed: m.c}
+	last := m.stream.floorEnd(m.c)
+	if last < m.c {
+		last = satAdd(last, m.stream.width)
+	}
+	if m.first != noEnd && last > m.stream.expired {
+		out.Holds = true
+		out.First, _ = m.stream.grid.Locate(min(m.first, last))
+		out.Last, _ = m.stream.grid.Locate(last)
+		m.stream.evictedThrough = max(m.stream.evictedThrough, last)
+	}
+	return out
+}
+
+// leave takes a series out of streams that leave the plan. What it has published there stands, and is listed.
+func (s *Shard) leave(sr *seriesState, old map[plan.StreamID]*stream) {
+	e := bucket.Evicted{Ref: uint64(sr.ref), Seq: uint64(s.seq), Group: groupOf(sr.experiment), Stays: true}
+	sr.members = slices.DeleteFunc(sr.members, func(m member) bool {
+		if old[m.stream.spec.ID] != m.stream {
+			return false
+		}
+		if m.c != math.MinInt64 {
+			e.Streams = append(e.Streams, m.record())
+		}
+		return true
+	})
+	if len(e.Streams) > 0 {
+		s.evicted = append(s.evicted, e)
+	}
 }
 
 // returned gives a member what the record of the series says of its stream. A stream that has left the plan since and come back begins

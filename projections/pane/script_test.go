@@ -282,9 +282,13 @@ func (s *script) collect() string {
 	for _, sh := range s.shards {
 		for i := range sh.evicted {
 			e := &sh.evicted[i]
-			s.gone[log.SeriesRef(e.Ref)] = e
-			s.index.Evict([]log.SeriesRef{log.SeriesRef(e.Ref)})
 			line := fmt.Sprintf("evicted %s at %d:", s.sets[log.SeriesRef(e.Ref)], e.Seq)
+			if e.Stays {
+				line = fmt.Sprintf("left by %s at %d:", s.sets[log.SeriesRef(e.Ref)], e.Seq)
+			} else {
+				s.gone[log.SeriesRef(e.Ref)] = e
+				s.index.Evict([]log.SeriesRef{log.SeriesRef(e.Ref)})
+			}
 			for _, st := range e.Streams {
 				line += fmt.Sprintf(" c=%s", ms(st.Closed))
 				if st.Holds {

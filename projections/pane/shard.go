@@ -619,9 +619,6 @@ func (s *Shard) replan(b *log.Plan) {
 		}
 		all = append(all, st)
 	}
-	for _, st := range old {
-		s.part(st)
-	}
 	if p.ExperimentLabel != s.plan.ExperimentLabel {
 		s.experiments = nil // they are values of another label
 		s.relabelled = s.relabelled || s.plan.ExperimentLabel != ""
@@ -632,7 +629,7 @@ func (s *Shard) replan(b *log.Plan) {
 		if sr.ref == 0 {
 			continue
 		}
-		sr.members = slices.DeleteFunc(sr.members, func(m member) bool { return old[m.stream.spec.ID] == m.stream })
+		s.leave(sr, old)
 		ls, ok := s.labelsOf(sr.ref)
 		if !ok {
 			return
@@ -642,6 +639,9 @@ func (s *Shard) replan(b *log.Plan) {
 		if len(sr.members) == 0 {
 			sr.raw, sr.histograms = run{}, nil // nothing can read them any more
 		}
+	}
+	for _, st := range old {
+		s.part(st)
 	}
 	s.reconsiderUnwanted(added)
 	s.track()

@@ -26,7 +26,7 @@ import (
 //	  histogram times: count:u, first:v, then delta:u
 //	  members: count:u, then each: stream's position:u, maxF:v, c:v, tail floor:v, first end:v, open buckets: count:u, then end:v, first:v, last:v
 //	expired streams: count:u, then each by stream: stream:u, origin:v, width:v, through:v, seq:u
-//	former streams: count:u, then each by stream: stream:u, origin:v, width:v, retention:v
+//	former streams: count:u, then each by stream: stream:u, origin:v, width:v, retention:v, evicted through:v
 //	per stream of the plan, in its order: tracked since:u, plus 1 (0: not tracked, and nothing follows), changed ends: count:u,
 //	  first:v, then delta:u; then for each its seq:u
 //
@@ -276,6 +276,10 @@ func (s *Shard) decodeUnwanted(d *decoder) {
 		for range d.count(1) {
 			ref += d.u()
 			if s.setSlot(d, ref, age); d.err != nil {
+				return
+			}
+			if _, ok := s.labels.Labels(log.SeriesRef(ref)); !ok {
+				d.fail("series that no event defined")
 				return
 			}
 		}
