@@ -49,15 +49,16 @@ func sortItems(items []item) {
 // older ones are.
 type seriesItems struct {
 	ref        uint64
+	at         int // index among the wanted series, if these are given
 	mask       uint32
 	incomplete uint32
 	healed     uint32
-	payloads   [EndsPerBlock][]byte
+	payloads   []([]byte) // EndsPerBlock
 }
 
 // merge calls yield for each series of sorted items (P1).
 func merge(items []item, yield func(*seriesItems) error) error {
-	var s seriesItems
+	s := seriesItems{payloads: make([][]byte, EndsPerBlock)}
 	for i := 0; i < len(items); {
 		s.ref, s.mask, s.incomplete, s.healed = items[i].ref, 0, 0, 0
 		for ; i < len(items) && items[i].ref == s.ref; i++ {
@@ -84,7 +85,7 @@ func merge(items []item, yield func(*seriesItems) error) error {
 func appendPiece(dst []byte, chunks []*chunk) []byte {
 	var items []item
 	for _, c := range chunks {
-		items = c.appendItems(items, nil)
+		items = c.appendItems(items)
 	}
 	return appendItemsPiece(dst, items)
 }
@@ -133,20 +134,17 @@ func seal(piece []byte) []byte {
 	return binary.LittleEndian.AppendUint32(piece, crc32.Checksum(piece, castagnoli))
 }
 
-// appendItems appends the chunk's entries whose series is wanted (nil: all), in the order in which they were put.
-func (c *chunk) appendItems(items []item, wanted *refSet) []item {
+// appendItems appends the chunk's entries, in the order in which they were put.
+func (c *chunk) appendItems(items []item) []item {
 	for i := range c.entries {
 		e := &c.entries[i]
-		if wanted != nil && !wanted.has(e.ref) {
-			continue
-		}
-		items = append(items, item{
-			ref: e.ref, order: uint32(len(items)), idx: e.idx, kind: e.kind,
-			payload: c.data[e.off : e.off+e.size : e.off+e.size],
-		})
+		items = append(items, item{ref: e.ref, order: uint32(len(items)), idx: e.idx, kind: e.kind, payload: c.payload(e)})
 	}
 	return items
 }
+
+// payload is the pane of an entry; it aliases the chunk.
+func (c *chunk) payload(e *entry) []byte { return c.data[e.off : e.off+e.size : e.off+e.size] }
 
 // pieceReader walks the series of an encoded piece.
 type pieceReader struct {
@@ -243,8 +241,8 @@ func (r *pieceReader) payload() ([]byte, error) {
 	return p, nil
 }
 
-// appendItems appends what the piece holds of the wanted series (nil: all), as one age.
-func appendPieceItems(items []item, piece []byte, wanted *refSet) ([]item, error) {
+// appendPieceItems appends what the piece holds, as one age.
+func appendPieceItems(items []item, piece []byte) ([]item, error) {
 	r, err := openPiece(piece)
 	if err != nil {
 		return items, err
@@ -254,18 +252,12 @@ func appendPieceItems(items []item, piece []byte, wanted *refSet) ([]item, error
 		if err != nil || !ok {
 			return items, err
 		}
-		take := wanted == nil || wanted.has(r.ref)
 		for rest := r.mask; rest != 0; rest &= rest - 1 {
 			p, err := r.payload()
 			if err != nil {
 				return items, err
 			}
-			if take {
-				items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), payload: p})
-			}
-		}
-		if !take {
-			continue
+			items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), payload: p})
 		}
 		// A mark that stands beside the healing is newer.
 		for _, more := range [...]struct {
@@ -277,27 +269,4 @@ func appendPieceItems(items []item, piece []byte, wanted *refSet) ([]item, error
 			}
 		}
 	}
-}
-
-// refSet answers membership for increasing references, with a moving finger: cheap when asked in order, right in any.
-type refSet struct {
-	refs   []uint64
-	finger int
-}
-
-func (s *refSet) has(ref uint64) bool {
-	if i := s.finger; i < len(s.refs) {
-		if s.refs[i] == ref {
-			return true
-		}
-		if i+1 < len(s.refs) && s.refs[i+1] == ref {
-			s.finger++
-			return true
-		}
-	}
-	i, ok := slices.BinarySearch(s.refs, ref)
-	if ok {
-		s.finger = i
-	}
-	return ok
 }
