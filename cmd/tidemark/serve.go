@@ -60,6 +60,7 @@ type serveFlags struct {
 	maxBody, maxDecoded, maxInflight units.Base2Bytes
 	maxFuture                        time.Duration
 	maxSeries, maxRequestSamples     int
+	maxRequests                      int
 	maxLabels, maxName, maxValue     int
 	rateLimit                        float64
 
@@ -121,13 +122,14 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c.Flag("query.max-concurrency", "Queries at one time; others wait.").Default("20").IntVar(&f.concurrency)
 
 	size := func(name, help string, def int64, to *units.Base2Bytes) {
-		c.Flag(name, help).Default(strconv.FormatInt(def, 10) + "B").BytesVar(to)
+		c.Flag(name, help).Default(units.Base2Bytes(def).String()).BytesVar(to)
 	}
 	size("write.max-body-bytes", "Largest body of a write, as it comes.", rw.MaxBodyBytes, &f.maxBody)
 	size("write.max-decoded-bytes", "Largest body of a write, decompressed.", rw.MaxDecodedBytes, &f.maxDecoded)
 	size("write.max-inflight-bytes", "Memory of all writes under way; beyond it 503.", rw.MaxInflightBytes, &f.maxInflight)
 	c.Flag("write.max-future", "How far ahead of the clock a sample may be. 0 = any distance.").Default(rw.MaxFuture.String()).DurationVar(&f.maxFuture)
 	count := func(name, help string, def int, to *int) { c.Flag(name, help).Default(strconv.Itoa(def)).IntVar(to) }
+	count("write.max-inflight-requests", "Writes under way; beyond it 503.", rw.MaxInflightRequests, &f.maxRequests)
 	count("write.max-series", "Series of one request.", rw.MaxSeries, &f.maxSeries)
 	count("write.max-samples", "Samples of one request.", rw.MaxSamples, &f.maxRequestSamples)
 	count("write.max-labels", "Labels of one series.", rw.MaxLabels, &f.maxLabels)
@@ -333,7 +335,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	rw := remotewrite.DefaultOptions()
 	write, err := remotewrite.New(n.gate, n.events.Dictionary(), n.gate, n.registry, remotewrite.Options{
 		MaxBodyBytes: int64(f.maxBody), MaxDecodedBytes: int64(f.maxDecoded), MaxInflightBytes: int64(f.maxInflight),
-		MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
+		MaxInflightRequests: f.maxRequests, MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
 		MaxLabels: f.maxLabels, MaxLabelNameBytes: f.maxName, MaxLabelValueBytes: f.maxValue,
 		MaxFuture: f.maxFuture, Now: f.around.time, BodyTimeout: rw.BodyTimeout,
 		RateLimit: f.rateLimit, RateBurst: max(1, int(f.rateLimit)),

@@ -155,7 +155,7 @@ func TestP4_PieceBytesDoNotDependOnOrder(t *testing.T) {
 			t.Fatal("the same content in another order gives other bytes")
 		}
 	}
-	items, err := appendPieceItems(nil, want, nil)
+	items, err := appendPieceItems(nil, want)
 	if err != nil || len(items) != len(all) {
 		t.Fatalf("%d items of %d, %v", len(items), len(all), err)
 	}
@@ -365,11 +365,11 @@ func FuzzPiece(f *testing.F) {
 	f.Add([]byte{pieceVersion, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, p []byte) {
 		// Most inputs fail their checksum; the rest of the decoder is reached with one that fits.
-		if _, err := appendPieceItems(nil, p, nil); err != nil && !errors.Is(err, ErrCorruptPiece) {
+		if _, err := appendPieceItems(nil, p); err != nil && !errors.Is(err, ErrCorruptPiece) {
 			t.Fatal(err)
 		}
 		sealed := seal(append([]byte{pieceVersion}, p...))
-		items, err := appendPieceItems(nil, sealed, nil)
+		items, err := appendPieceItems(nil, sealed)
 		if err != nil {
 			if !errors.Is(err, ErrCorruptPiece) {
 				t.Fatal(err)
@@ -384,7 +384,7 @@ func FuzzPiece(f *testing.F) {
 			}
 			put(again, Key{}, it.ref, int(it.idx), string(it.payload))
 		}
-		back, err := appendPieceItems(nil, appendPiece(nil, again.blocks[Key{}]), nil)
+		back, err := appendPieceItems(nil, appendPiece(nil, again.blocks[Key{}]))
 		if err != nil || len(back) != len(items) {
 			t.Fatalf("%d items, %d after a round trip, %v", len(items), len(back), err)
 		}

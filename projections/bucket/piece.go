@@ -43,14 +43,15 @@ func sortItems(items []item) {
 // seriesItems is what a block holds of one series after merging: the newest panes, and the marks.
 type seriesItems struct {
 	ref        uint64
+	at         int // index among the wanted series, if these are given
 	mask       uint32
 	incomplete uint32
-	payloads   [EndsPerBlock][]byte
+	payloads   []([]byte) // EndsPerBlock
 }
 
 // merge calls yield for each series of sorted items (P1).
 func merge(items []item, yield func(*seriesItems) error) error {
-	var s seriesItems
+	s := seriesItems{payloads: make([][]byte, EndsPerBlock)}
 	for i := 0; i < len(items); {
 		s.ref, s.mask, s.incomplete = items[i].ref, 0, 0
 		for ; i < len(items) && items[i].ref == s.ref; i++ {
@@ -73,7 +74,7 @@ func merge(items []item, yield func(*seriesItems) error) error {
 func appendPiece(dst []byte, chunks []*chunk) []byte {
 	var items []item
 	for _, c := range chunks {
-		items = c.appendItems(items, nil)
+		items = c.appendItems(items)
 	}
 	return appendItemsPiece(dst, items)
 }
@@ -117,20 +118,17 @@ func seal(piece []byte) []byte {
 	return binary.LittleEndian.AppendUint32(piece, crc32.Checksum(piece, castagnoli))
 }
 
-// appendItems appends the chunk's entries whose series is wanted (nil: all), in the order in which they were put.
-func (c *chunk) appendItems(items []item, wanted *refSet) []item {
+// appendItems appends the chunk's entries, in the order in which they were put.
+func (c *chunk) appendItems(items []item) []item {
 	for i := range c.entries {
 		e := &c.entries[i]
-		if wanted != nil && !wanted.has(e.ref) {
-			continue
-		}
-		items = append(items, item{
-			ref: e.ref, order: uint32(len(items)), idx: e.idx, mark: e.mark,
-			payload: c.data[e.off : e.off+e.size : e.off+e.size],
-		})
+		items = append(items, item{ref: e.ref, order: uint32(len(items)), idx: e.idx, mark: e.mark, payload: c.payload(e)})
 	}
 	return items
 }
+
+// payload is the pane of an entry; it aliases the chunk.
+func (c *chunk) payload(e *entry) []byte { return c.data[e.off : e.off+e.size : e.off+e.size] }
 
 // pieceReader walks the series of an encoded piece.
 type pieceReader struct {
@@ -222,8 +220,8 @@ func (r *pieceReader) payload() ([]byte, error) {
 	return p, nil
 }
 
-// appendItems appends what the piece holds of the wanted series (nil: all), as one age.
-func appendPieceItems(items []item, piece []byte, wanted *refSet) ([]item, error) {
+// appendPieceItems appends what the piece holds, as one age.
+func appendPieceItems(items []item, piece []byte) ([]item, error) {
 	r, err := openPiece(piece)
 	if err != nil {
 		return items, err
@@ -233,44 +231,15 @@ func appendPieceItems(items []item, piece []byte, wanted *refSet) ([]item, error
 		if err != nil || !ok {
 			return items, err
 		}
-		take := wanted == nil || wanted.has(r.ref)
 		for rest := r.mask; rest != 0; rest &= rest - 1 {
 			p, err := r.payload()
 			if err != nil {
 				return items, err
 			}
-			if take {
-				items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), payload: p})
-			}
-		}
-		if !take {
-			continue
+			items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), payload: p})
 		}
 		for rest := r.incomplete; rest != 0; rest &= rest - 1 {
 			items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), mark: true})
 		}
 	}
-}
-
-// refSet answers membership for increasing references, with a moving finger: cheap when asked in order, right in any.
-type refSet struct {
-	refs   []uint64
-	finger int
-}
-
-func (s *refSet) has(ref uint64) bool {
-	if i := s.finger; i < len(s.refs) {
-		if s.refs[i] == ref {
-			return true
-		}
-		if i+1 < len(s.refs) && s.refs[i+1] == ref {
-			s.finger++
-			return true
-		}
-	}
-	i, ok := slices.BinarySearch(s.refs, ref)
-	if ok {
-		s.finger = i
-	}
-	return ok
 }
