@@ -51,7 +51,7 @@
 // Keys of the store (integers big-endian):
 //
 //	m                  meta: format u8, floor u64, key of the series hash u64; if the floor is beyond 1 also the hash of the
-//	                   event before it, 16 bytes, with which the chain begins
+//	                   event before it, 16 bytes, with which the chain begins, and the largest sample time before it, i64
 //	e seq u64          an encoded event
 //	s ref u64          labels of a series
 //	h hash 16 bytes    keyed hash of encoded labels → ref u64

@@ -1,6 +1,8 @@
 package log
 
 import (
+	"math"
+
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
 )
@@ -148,6 +150,18 @@ type Write struct {
 	Exemplars  []Exemplar
 	Histograms []Histogram
 	Metadata   []Metadata
+}
+
+// Newest returns the largest time of a sample or native histogram, ms; MinInt64 if there is none.
+func (w *Write) Newest() int64 {
+	newest := int64(math.MinInt64)
+	for _, t := range w.Times {
+		newest = max(newest, t)
+	}
+	for i := range w.Histograms {
+		newest = max(newest, w.Histograms[i].Time)
+	}
+	return newest
 }
 
 // Exemplar is one exemplar of a series.
