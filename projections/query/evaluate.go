@@ -31,8 +31,8 @@ type result struct {
 // evaluation turns the answers of one read into results. It belongs to one request.
 type evaluation struct {
 	ctx     context.Context
-	budget  int // points that may still be made
-	spent   int // evaluations since ctx was looked at
+	budget  int         // points that may still be made
+	spent   int         // evaluations since ctx was looked at
 	slide   accum.Slide // over series of samples
 	cursor  accum.Cursor
 	machine accum.Evaluator // over the parts that the cursor cuts, where there are columns
@@ -45,6 +45,9 @@ func (v *evaluation) leaf(l *leaf, series []Series) (result, error) {
 	}
 	if l.fn == accum.Absent {
 		return v.absent(l, series)
+	}
+	if l.aggregation != nil {
+		return v.aggregate(l, series)
 	}
 	var (
 		out  = result{series: make([]promql.Series, 0, len(series))}
