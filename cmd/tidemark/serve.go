@@ -45,6 +45,7 @@ type serveFlags struct {
 	listenAddress string
 	routePrefix   string
 	corsOrigin    string
+	lifecycle     bool
 
 	minFree units.Base2Bytes
 	maxLag  time.Duration
@@ -107,6 +108,8 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c.Flag("web.listen-address", "Address to listen on.").Default("127.0.0.1:9697").StringVar(&f.listenAddress)
 	c.Flag("web.route-prefix", "Prefix of all paths.").Default("").StringVar(&f.routePrefix)
 	c.Flag("web.cors.origin", "Regular expression, anchored, of the origins whose scripts may read. None by default.").Default("").StringVar(&f.corsOrigin)
+
+	c.Flag("web.enable-lifecycle", "Let POST or PUT /-/reload read the configuration again, as SIGHUP does.").Default("false").BoolVar(&f.lifecycle)
 
 	c.Flag("log.min-free-bytes", "Writes get 503 while the disk of the log has less space than this.").Default("256MiB").BytesVar(&f.minFree)
 	c.Flag("projection.max-lag", "Writes get 503 while a projection is further behind the log than this. 0 = never.").Default("30s").DurationVar(&f.maxLag)
@@ -341,8 +344,11 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		return nil, &exitError{exitUsage, err}
 	}
 	opts := transport.Options{
-		Materializations: n, Rules: n, Reload: n.reload, RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
+		Materializations: n, Rules: n, RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
+	}
+	if f.lifecycle {
+		opts.Reload = n.reload
 	}
 	if !cfg.Exact.Upstream.IsZero() {
 		up, err := upstream.New(cfg.Exact.Upstream.Reveal().String(), upstream.Options{Timeout: f.timeout, Registerer: n.registry})
