@@ -25,8 +25,13 @@ const (
 	KindTick      Kind = 4
 	KindDrain     Kind = 5
 	KindPlan      Kind = 6
-	// 7 is kept for what compaction has done, which changes no fold so far.
-	KindExpired Kind = 8
+	KindCompacted Kind = 7
+	KindExpired   Kind = 8
+	// 9 and 10 are kept for what heals and backfills panes.
+	KindExperimentRetired Kind = 11
+	KindTaskQueued        Kind = 12
+	KindTaskStarted       Kind = 13
+	KindTaskFinished      Kind = 14
 )
 
 // String returns the name that `tidemark log dump` prints.
@@ -44,8 +49,18 @@ func (k Kind) String() string {
 		return "drain"
 	case KindPlan:
 		return "plan"
+	case KindCompacted:
+		return "compacted"
 	case KindExpired:
 		return "expired"
+	case KindExperimentRetired:
+		return "experiment_retired"
+	case KindTaskQueued:
+		return "task_queued"
+	case KindTaskStarted:
+		return "task_started"
+	case KindTaskFinished:
+		return "task_finished"
 	default:
 		return "unknown"
 	}
@@ -61,7 +76,8 @@ type Event struct {
 	Body     Body
 }
 
-// Body is what an event says: *Start, *Write, *Watermark, *Tick, *Drain, *Plan or *Expired.
+// Body is what an event says: *Start, *Write, *Watermark, *Tick, *Drain, *Plan, *Expired, *Compacted, *ExperimentRetired,
+// *TaskQueued, *TaskStarted or *TaskFinished.
 type Body interface {
 	Kind() Kind
 }
