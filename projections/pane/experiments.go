@@ -77,8 +77,8 @@ func (s *Shard) of(sr *seriesState) *experiment {
 	return sr.counted
 }
 
-// ofUnwanted returns the experiment of a series that no stream takes.
-func (s *Shard) ofUnwanted(ref log.SeriesRef) *experiment {
+// ofRef returns the experiment of a series of which the shard may have no state.
+func (s *Shard) ofRef(ref log.SeriesRef) *experiment {
 	if x := s.unwanted[ref]; x != nil && !x.dropped {
 		return x
 	}
@@ -123,7 +123,7 @@ func (s *Shard) unplannedRun(ev *log.Event, ref log.SeriesRef, vs []float64, his
 	if len(vs)+len(histograms) == 0 || s.corrupt != nil {
 		return
 	}
-	if x := s.ofUnwanted(ref); x != nil {
+	if x := s.ofRef(ref); x != nil {
 		s.accepted(x, ev, n+uint64(len(histograms)))
 	}
 }
@@ -157,13 +157,12 @@ func (s *Shard) shutSome(sr *seriesState, n int) {
 }
 
 // publishedOne counts the bucket of a stream that ends at e, once.
-func (s *Shard) publishedOne(sr *seriesState, st *stream, e int64) {
-	x := s.of(sr)
-	i, ok := slices.BinarySearchFunc(x.published, st.spec.ID, func(p publishedEnds, id plan.StreamID) int { return cmp.Compare(p.stream, id) })
+func (s *Shard) publishedOne(x *experiment, id plan.StreamID, g bucket.Grid, e int64) {
+	i, ok := slices.BinarySearchFunc(x.published, id, func(p publishedEnds, id plan.StreamID) int { return cmp.Compare(p.stream, id) })
 	if !ok {
-		x.published = slices.Insert(x.published, i, publishedEnds{stream: st.spec.ID, grid: st.grid})
+		x.published = slices.Insert(x.published, i, publishedEnds{stream: id, grid: g})
 	}
-	if x.published[i].ends.add(bucketNumber(st.grid, e)) {
+	if x.published[i].ends.add(bucketNumber(g, e)) {
 		s.changed(x)
 	}
 }

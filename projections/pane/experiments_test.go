@@ -10,9 +10,9 @@ import (
 	"tidemark/projections/plan"
 )
 
-// P9: the set of published ends counts what a map of all places would, whatever comes in whichever order and is dropped, and its
+// P10: the set of published ends counts what a map of all places would, whatever comes in whichever order and is dropped, and its
 // bytes decode to the same set.
-func TestP9_EndSetIsASetOfPlaces(t *testing.T) {
+func TestP10_EndSetIsASetOfPlaces(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 9))
@@ -67,7 +67,7 @@ func TestP9_EndSetIsASetOfPlaces(t *testing.T) {
 }
 
 // Regular data takes one run for any number of ends, also where every other one is missing.
-func TestP9_EndSetOfRegularDataIsSmall(t *testing.T) {
+func TestP10_EndSetOfRegularDataIsSmall(t *testing.T) {
 	for _, step := range []int64{1, 2, 4} {
 		var e endSet
 		for k := int64(0); k < 100_000; k += step {
@@ -104,7 +104,7 @@ func FuzzDecodeExperiment(f *testing.F) {
 }
 
 // The corrections of one bucket take bounded memory; a compaction that reaches between places that were made one leaves both.
-func TestP9_CorrectionsOfOneBucketAreBounded(t *testing.T) {
+func TestP10_CorrectionsOfOneBucketAreBounded(t *testing.T) {
 	s := NewShard(0, nil)
 	sr := &seriesState{experiment: "x"}
 	st := &stream{spec: plan.Stream{ID: 1}}
