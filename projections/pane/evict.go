@@ -97,6 +97,33 @@ func (s *Shard) evictIdle() {
 	s.forgetUnwanted()
 }
 
+// settle evicts all that is due, and ends the tails that are over. It comes before a change of plan: tails end, and series go, by the plan
+// under which they were kept, however late the one or the other is carried out.
+func (s *Shard) settle() {
+	for i := range s.series {
+		sr := &s.series[i]
+		if sr.ref == 0 {
+			continue
+		}
+		if satAdd(sr.lastNamed, s.stay(sr)) < s.logTime && sr.over(s.logTime, s.plan.HorizonMillis) {
+			s.evict(int32(i))
+			continue
+		}
+		sr.prune(s.logTime, s.plan.HorizonMillis)
+	}
+}
+
+// releaseExperiment evicts the series of one experiment that have nothing open. What is left of their tails is given up.
+func (s *Shard) releaseExperiment(name string) {
+	for i := range s.series {
+		sr := &s.series[i]
+		if sr.ref == 0 || sr.experiment != name || slices.ContainsFunc(sr.members, func(m member) bool { return len(m.open) > 0 }) {
+			continue
+		}
+		s.evict(int32(i))
+	}
+}
+
 // evict takes a series out of the shard and leaves its record.
 func (s *Shard) evict(idx int32) {
 	sr := &s.series[idx]
@@ -181,6 +208,7 @@ func (s *Shard) forgetUnwanted() {
 			return unwantedOld
 		case unwantedOld:
 			s.evicted = append(s.evicted, bucket.Evicted{Ref: uint64(ref), Seq: uint64(s.seq)})
+			delete(s.unwanted, ref)
 			return 0
 		}
 		return slot
@@ -203,6 +231,7 @@ func (s *Shard) reconsiderUnwanted(added []*stream) {
 		}
 		if members := newMembers(added, ls); len(members) > 0 {
 			taken = append(taken, s.newSeries(ref, ls, members))
+			delete(s.unwanted, ref)
 		}
 		return slot
 	})

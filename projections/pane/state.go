@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -107,6 +108,19 @@ func (c *Counts) fields() [9]*uint64 {
 
 // resident returns the number of series that the shard keeps.
 func (s *Shard) resident() int { return len(s.series) - len(s.free) }
+
+// unwantedRefs yields the series that no stream takes, increasing.
+func (s *Shard) unwantedRefs() iter.Seq[log.SeriesRef] {
+	return func(yield func(log.SeriesRef) bool) {
+		more := true
+		s.slots.each(func(ref log.SeriesRef, slot int32) int32 {
+			if slot < 0 && more {
+				more = yield(ref)
+			}
+			return slot
+		})
+	}
+}
 
 func (s *Shard) encodeUnwanted(e *encoder) {
 	e.v(s.unwantedSince)
