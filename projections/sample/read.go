@@ -1,0 +1,85 @@
+package sample
+
+// data path 6 of 6: answer, here from the samples themselves.
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+
+	"tidemark/log"
+)
+
+// Wait blocks until the copy has everything that stands in the log when it is called, or ctx ends. It returns the sequence that
+// the copy reflects at least.
+func (p *Projection) Wait(ctx context.Context) (log.Seq, error) {
+	seq := p.events.Head()
+	for {
+		changed := p.changed.wait()
+		applied := log.Seq(p.applied.Load())
+		if err := p.err(); err != nil {
+			return applied, fmt.Errorf("the exact copy has stopped: %w", err)
+		}
+		if applied >= seq {
+			return applied, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return applied, ctx.Err()
+		}
+	}
+}
+
+// Oldest returns a time, in ms, up to which samples may be missing; math.MinInt64 if none are.
+func (p *Projection) Oldest() int64 { return max(p.expired.Load(), p.refused.Load()) }
+
+// Querier implements storage.Queryable over the samples in [mint, maxt], in ms. The caller closes it.
+func (p *Projection) Querier(mint, maxt int64) (storage.Querier, error) { return p.db.Querier(mint, maxt) }
+
+// ChunkQuerier implements storage.ChunkQueryable.
+func (p *Projection) ChunkQuerier(mint, maxt int64) (storage.ChunkQuerier, error) {
+	return p.db.ChunkQuerier(mint, maxt)
+}
+
+// ExemplarQuerier implements storage.ExemplarQueryable.
+func (p *Projection) ExemplarQuerier(ctx context.Context) (storage.ExemplarQuerier, error) {
+	return p.db.ExemplarQuerier(ctx)
+}
+
+// Head returns the TSDB's head, for its statistics.
+func (p *Projection) Head() *tsdb.Head { return p.db.Head() }
+
+// Stats counts what the copy has done since the process began, and what it is.
+type Stats struct {
+	Appended         uint64 // samples, native histograms included, that were newer than all their series had
+	Late             uint64 // samples that were not
+	Repeated         uint64 // samples for whose time their series had one; but the newest sent again, bit for bit, counts as Appended
+	Refused          uint64 // samples that the copy does not have: too old, too many series, or a histogram that is not sound
+	Exemplars        uint64
+	ExemplarsRefused uint64
+	HeadSeries       uint64
+	Blocks           int
+	Bytes            int64 // on disk
+	Oldest           int64 // ms; see Projection.Oldest
+}
+
+// Stats returns numbers that belong together only roughly.
+func (p *Projection) Stats() Stats {
+	s := Stats{
+		Appended: p.counts.appended.Load(), Late: p.counts.late.Load(), Repeated: p.counts.repeated.Load(), Refused: p.counts.refused.Load(),
+		Exemplars: p.counts.exemplars.Load(), ExemplarsRefused: p.counts.exemplarsRefused.Load(), Oldest: p.Oldest(),
+	}
+	if p.db == nil {
+		return s
+	}
+	s.HeadSeries = p.db.Head().NumSeries()
+	s.Bytes = p.db.Head().Size()
+	for _, b := range p.db.Blocks() {
+		s.Blocks++
+		s.Bytes += b.Size()
+	}
+	return s
+}
