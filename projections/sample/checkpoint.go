@@ -86,3 +86,31 @@ func (p *Projection) Durable() log.Seq { return log.Seq(p.durable.Load()) }
 
 // CheckpointFailures returns how many checkpoints failed in a row.
 func (p *Projection) CheckpointFailures() int64 { return p.failures.Load() }
+
+// Notes say how far a copy goes that no process has open.
+type Notes struct {
+	Durable log.Seq // a start asks for no event up to here
+	Newest  log.Seq // the copy may reflect the events up to here
+}
+
+// Noted returns what is noted of the copy in dir; ok is false if there is none. Notes that are damaged count as no copy: a start
+// begins anew.
+func Noted(dir string) (n Notes, ok bool, err error) {
+	note, err := readFile(filepath.Join(dir, checkpointFile))
+	if err != nil || note == nil {
+		return n, false, err
+	}
+	c, err := decodeCheckpoint(note)
+	if err != nil {
+		return n, false, nil
+	}
+	n.Durable, n.Newest = c.seq, c.seq
+	raw, err := readFile(filepath.Join(dir, appliedFile))
+	if err != nil {
+		return n, false, err
+	}
+	if a, bad := decodeApplied(raw); bad == nil {
+		n.Newest = max(c.seq, a.seq)
+	}
+	return n, true, nil
+}

@@ -87,7 +87,7 @@ func (f *families) sorted() []log.Metadata {
 
 // Metadata returns what senders said of a family, or of all for "", ordered by family.
 func (p *Projection) Metadata(ctx context.Context, family string) ([]log.Metadata, error) {
-	if _, err := p.Wait(ctx); err != nil {
+	if _, err := p.Wait(ctx, true); err != nil {
 		return nil, err
 	}
 	p.families.mu.Lock()

@@ -31,7 +31,8 @@ const (
 // Log is what the copy asks of the log besides its events.
 type Log interface {
 	Head() log.Seq
-	Floor() log.Seq
+	// Origin returns the first sequence that the log holds, and a bound, in ms, of the times of all samples before it.
+	Origin() (floor log.Seq, newest int64)
 	Identity() []byte
 }
 
@@ -50,10 +51,7 @@ type Options struct {
 	MaxSeries          uint64           // in the head; default DefaultMaxSeries
 	CheckpointInterval time.Duration    // default 15s. Negative: only at the end
 	Histograms         HistogramDecoder // nil: native histograms are refused
-	// Earlier returns a bound, in ms, of the times of all samples in events that the log no longer holds. It is asked where the
-	// copy begins in the middle of the log. nil: nothing is known, and all that is older than the copy's own samples is a gap.
-	Earlier func() int64
-	Logger  *slog.Logger // default: discards
+	Logger             *slog.Logger     // default: discards
 
 	boot func() string // names the boot of the machine; "" if unknown
 }

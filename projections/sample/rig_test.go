@@ -123,7 +123,7 @@ func (r *rig) crash() {
 // caughtUp waits until the copy has all of the log.
 func (r *rig) caughtUp() log.Seq {
 	r.t.Helper()
-	seq, err := r.copy.Wait(r.t.Context())
+	seq, err := r.copy.Wait(r.t.Context(), true)
 	if err != nil {
 		r.t.Fatal(err)
 	}

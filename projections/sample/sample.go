@@ -152,8 +152,8 @@ func (p *Projection) readNotes() (at, newest log.Seq, err error) {
 			at, refused = a.seq, max(refused, a.refused)
 		}
 	}
-	if at+1 < p.events.Floor() {
-		return 0, 0, fmt.Errorf("%w: the copy reflects it up to %d, and the log begins at %d", errBehind, at, p.events.Floor())
+	if floor, _ := p.events.Origin(); at+1 < floor {
+		return 0, 0, fmt.Errorf("%w: the copy reflects it up to %d, and the log begins at %d", errBehind, at, floor)
 	}
 	p.expired.Store(c.expired)
 	p.refused.Store(refused)
@@ -172,14 +172,8 @@ func (p *Projection) begin() (at, newest log.Seq, err error) {
 	if err := Discard(p.dir); err != nil {
 		return 0, 0, err
 	}
-	at = p.events.Floor() - 1
-	gap := int64(math.MinInt64)
-	if at > 0 {
-		gap = math.MaxInt64
-		if p.opts.Earlier != nil {
-			gap = p.opts.Earlier()
-		}
-	}
+	floor, gap := p.events.Origin()
+	at = floor - 1
 	p.expired.Store(gap)
 	p.refused.Store(math.MinInt64)
 	p.durable.Store(uint64(at))

@@ -221,37 +221,34 @@ func TestE2_RetentionIsKnownBeforeItDeletes(t *testing.T) {
 
 // A copy that begins in the middle of the log lacks what came before.
 func TestE2_BegunInTheMiddle(t *testing.T) {
-	for _, bound := range []func() int64{nil, func() int64 { return 2000 }} {
-		r := newRig(t, Options{Earlier: bound})
-		r.floats(float{"a", 1000, 1})
-		r.floats(float{"a", 2000, 2})
-		r.floats(float{"a", 3000, 3})
-		r.caughtUp()
-		r.stop()
-		if err := r.log.Truncate(2); err != nil {
-			t.Fatal(err)
-		}
-		r.start() // it has what was removed
-		r.want(content{"a": {1000: bits(1), 2000: bits(2), 3000: bits(3)}})
-		r.stop()
-		if err := Discard(r.dir); err != nil {
-			t.Fatal(err)
-		}
-		r.start()
-		r.want(content{"a": {3000: bits(3)}})
-		want := int64(math.MaxInt64)
-		if bound != nil {
-			want = 2000
-		}
-		if got := r.copy.Oldest(); got != want {
-			t.Errorf("the gap ends at %d, not at %d", got, want)
-		}
+	r := newRig(t, Options{})
+	r.floats(float{"a", 1000, 1})
+	r.floats(float{"a", 2000, 2})
+	r.floats(float{"a", 3000, 3})
+	r.caughtUp()
+	r.stop()
+	if err := r.log.Truncate(2); err != nil {
+		t.Fatal(err)
+	}
+	r.start() // it has what was removed
+	r.want(content{"a": {1000: bits(1), 2000: bits(2), 3000: bits(3)}})
+	if got := r.copy.Oldest(); got != math.MinInt64 {
+		t.Errorf("a gap up to %d where none is", got)
+	}
+	r.stop()
+	if err := Discard(r.dir); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.want(content{"a": {3000: bits(3)}})
+	if got := r.copy.Oldest(); got != 2000 {
+		t.Errorf("the gap ends at %d", got)
 	}
 }
 
 // A copy that the log has left behind is begun anew.
 func TestE2_LeftBehind(t *testing.T) {
-	r := newRig(t, Options{Earlier: func() int64 { return 3000 }})
+	r := newRig(t, Options{})
 	r.floats(float{"a", 1000, 1})
 	r.caughtUp()
 	r.stop()
