@@ -125,7 +125,7 @@ func (e *Expired) valid() bool {
 // Heal says that the published buckets are from here on what they would be if no sample of the events up to Through had come too
 // late to be folded. It reaches back to the events after From, as of which the fold was sealed in a base; 0 if to the first.
 type Heal struct {
-	Through Seq // at least 1, and below the sequence of the event itself
+	Through Seq // at least 1; the event before this one
 	From    Seq // at most Through
 }
 

@@ -22,8 +22,8 @@ const reasonAsked = "no_store"
 // turnRaw leaves l to the exact source: the engine evaluates what stood in its place.
 func (l *leaf) turnRaw(why *MissError) {
 	l.raw = why
-	if l.place.slot != nil {
-		l.place.restore()
+	for _, at := range l.place {
+		*at.slot = at.original
 	}
 }
 

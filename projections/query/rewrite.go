@@ -20,6 +20,7 @@ const leafLabel = "__tidemark_leaf__"
 type rewriter struct {
 	lookback    int64
 	defaultStep func(rangeMillis int64) int64
+	direct      bool    // aggregations may be evaluated with their leaves
 	wholes      *wholes // nil: nothing is read from records
 	parts       []part
 	inner       int64 // evaluations that subqueries ask for, each over all the windows that it serves
@@ -48,9 +49,6 @@ type replaced struct {
 	original parser.Expr
 }
 
-// restore puts back what stood there.
-func (r *replaced) restore() { *r.slot = r.original }
-
 // rewrite walks the expression in slot, which the engine evaluates at s, in the order in which the engine does.
 func (r *rewriter) rewrite(slot *parser.Expr, s steps) {
 	if r.wholes != nil && r.wholes.find(r, slot, s) != nil {
@@ -66,7 +64,9 @@ func (r *rewriter) rewrite(slot *parser.Expr, s steps) {
 		r.rewrite(&n.Expr, s)
 	case *parser.AggregateExpr:
 		r.rewrite(&n.Param, s)
+		before := len(r.parts)
 		r.rewrite(&n.Expr, s)
+		r.aggregate(slot, n, before)
 	case *parser.BinaryExpr:
 		r.rewrite(&n.LHS, s)
 		r.rewrite(&n.RHS, s)
@@ -195,7 +195,7 @@ func (r *rewriter) add(slot *parser.Expr, node parser.Node, vs *parser.VectorSel
 		offset:   millis(vs.Offset),
 		pinned:   vs.Timestamp != nil,
 		mark:     labels.MustNewMatcher(labels.MatchNotEqual, leafLabel, ""),
-		place:    replaced{slot, *slot},
+		place:    []replaced{{slot, *slot}},
 	}
 	r.parts = append(r.parts, part{node: node, leaf: l})
 	return l, true
