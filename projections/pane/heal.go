@@ -119,6 +119,9 @@ func (s *Shard) heal(b *log.Heal, h *Healing) {
 		block, pos := hb.grid.Locate(hb.end)
 		k := bucket.Key{Stream: uint64(hb.stream), Block: block}
 		if hb.changed {
+			if x := s.ofRef(hb.ref); x != nil {
+				s.publishedOne(x, hb.stream, hb.grid, hb.end)
+			}
 			s.table.Put(k, uint64(hb.ref), pos, func(dst []byte) []byte { return append(dst, hb.pane...) })
 		}
 		if hb.marked {
