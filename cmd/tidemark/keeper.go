@@ -44,6 +44,9 @@ type keeper struct {
 	bases   string
 	limits  func() limits
 	logger  *slog.Logger
+	// since is where the log ended at the start. A heal up to there is found from the base before it, which no other may replace
+	// until what it changes is on disk.
+	since log.Seq
 
 	truncations, failures, base atomic.Uint64
 }
@@ -82,9 +85,11 @@ func (k *keeper) keep(ctx context.Context) error {
 	if err != nil || through < floor {
 		return err
 	}
-	if durable := k.durable(); durable < through {
-		through = durable
+	durable := k.durable()
+	if durable < k.since {
+		return nil // checkpoints that fail are reported by themselves
 	}
+	through = min(through, durable)
 	if through < floor {
 		return fmt.Errorf("a restart would replay from sequence %d, and the log begins at %d", through, floor)
 	}
