@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tidemark/log"
+	"tidemark/master"
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
 )
@@ -41,6 +42,7 @@ func (l limits) cap() uint64 { return l.size + l.size/capPart }
 type keeper struct {
 	events *log.Log
 	panes  *pane.Projection
+	fold   *master.Fold
 	views  *bucket.Store
 	bases  string
 	limits func() limits
@@ -83,9 +85,8 @@ func (k *keeper) keep(ctx context.Context) error {
 	if err != nil || through < floor {
 		return err
 	}
-	if durable := k.panes.Durable(); durable < through {
-		through = durable
-	}
+	// What the fold of the control plane has saved is in the base, because sealing flushes first.
+	through = min(through, k.panes.Durable(), k.fold.Saved())
 	if through < floor {
 		return fmt.Errorf("a restart would replay from sequence %d, and the log begins at %d", through, floor)
 	}

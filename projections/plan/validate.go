@@ -81,10 +81,16 @@ func (c *Config) validateTop(p *problems) {
 		{[]any{"clock_skew"}, c.ClockSkew, 0},
 		{[]any{"log", "retention"}, c.Log.Retention, 1},
 		{[]any{"evaluation_interval"}, c.EvaluationInterval, MinPaneMillis},
+		{[]any{"stats", "scan_interval"}, c.Stats.ScanInterval, 0},
+		{[]any{"stats", "retire_after"}, c.Stats.RetireAfter, 0},
+		{[]any{"stats", "sweep_interval"}, c.Stats.SweepInterval, 0},
 		{[]any{"--query.lookback-delta"}, c.Lookback, 1},
 		{[]any{"--write.max-future"}, c.MaxFuture, 0},
 	} {
 		p.duration(d.path, d.v, d.min)
+	}
+	if n := c.Stats.AuditEvery; n < 0 || n > maxAuditEvery {
+		p.add([]any{"stats", "audit_every"}, "%d, not between 0 and %d", n, maxAuditEvery)
 	}
 	if c.Log.MaxSize <= 0 {
 		p.add([]any{"log", "max_size"}, "%s, at least 1B", c.Log.MaxSize)
