@@ -37,7 +37,7 @@ func (c counts) Observe(ctx context.Context, name string) (master.Observation, b
 
 // restoreMaster restores what the master folds from the log itself.
 func (n *node) restoreMaster() error {
-	n.fold = master.NewFold(n.views.Rows(master.FoldSpace), experimentLabel, n.logger)
+	n.fold = master.NewFold(n.views.Rows(master.FoldSpace), n.events.Floor(), experimentLabel, n.logger)
 	n.folding = projections.NewRunner(n.events, n.fold)
 	return n.folding.Restore()
 }

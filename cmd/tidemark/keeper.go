@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"tidemark/log"
-	"tidemark/master"
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
 )
@@ -42,11 +41,14 @@ func (l limits) cap() uint64 { return l.size + l.size/capPart }
 type keeper struct {
 	events *log.Log
 	panes  *pane.Projection
-	fold   *master.Fold
+	saved  func() log.Seq // what every fold beside the panes has in the views; nil: there is none
 	views  *bucket.Store
 	bases  string
 	limits func() limits
 	logger *slog.Logger
+	// since is where the log ended at the start. A heal up to there is found from the base before it, which no other may replace
+	// until what it changes is on disk.
+	since log.Seq
 
 	truncations, failures, base atomic.Uint64
 }
@@ -85,8 +87,14 @@ func (k *keeper) keep(ctx context.Context) error {
 	if err != nil || through < floor {
 		return err
 	}
-	// What the fold of the control plane has saved is in the base, because sealing flushes first.
-	through = min(through, k.panes.Durable(), k.fold.Saved())
+	durable := k.panes.Durable()
+	if k.saved != nil {
+		durable = min(durable, k.saved()) // it is in the base, because sealing flushes first
+	}
+	if durable < k.since {
+		return nil // checkpoints that fail are reported by themselves
+	}
+	through = min(through, durable)
 	if through < floor {
 		return fmt.Errorf("a restart would replay from sequence %d, and the log begins at %d", through, floor)
 	}

@@ -44,6 +44,7 @@ type lateSample struct {
 
 // Healing is what a heal changes.
 type Healing struct {
+	Plan    *plan.Plan // in force at the heal
 	Streams map[plan.StreamID]HealCounts
 	buckets [Shards][]healedBucket // by stream, series and end
 }
@@ -81,6 +82,9 @@ func (h *Healing) Of(ids []plan.StreamID) HealCounts {
 	}
 	return sum
 }
+
+// StreamIDs returns the streams with anything to heal, or to be left unhealed, increasing.
+func (h *Healing) StreamIDs() []plan.StreamID { return slices.Sorted(maps.Keys(h.Streams)) }
 
 // healedBucket is what a heal makes of one bucket.
 type healedBucket struct {
