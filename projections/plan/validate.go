@@ -80,6 +80,7 @@ func (c *Config) validateTop(p *problems) {
 		{[]any{"correction_horizon"}, c.CorrectionHorizon, 0},
 		{[]any{"clock_skew"}, c.ClockSkew, 0},
 		{[]any{"log", "retention"}, c.Log.Retention, 1},
+		{[]any{"exact", "retention"}, c.Exact.Retention, MinExactRetentionMillis},
 		{[]any{"evaluation_interval"}, c.EvaluationInterval, MinPaneMillis},
 		{[]any{"stats", "scan_interval"}, c.Stats.ScanInterval, 0},
 		{[]any{"stats", "retire_after"}, c.Stats.RetireAfter, 0},
@@ -91,6 +92,9 @@ func (c *Config) validateTop(p *problems) {
 	}
 	if n := c.Stats.AuditEvery; n < 0 || n > maxAuditEvery {
 		p.add([]any{"stats", "audit_every"}, "%d, not between 0 and %d", n, maxAuditEvery)
+	}
+	if c.Exact.MaxSize <= 0 {
+		p.add([]any{"exact", "max_size"}, "%s, at least 1B", c.Exact.MaxSize)
 	}
 	if c.Log.MaxSize <= 0 {
 		p.add([]any{"log", "max_size"}, "%s, at least 1B", c.Log.MaxSize)

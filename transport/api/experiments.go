@@ -86,16 +86,16 @@ func experimentOf(r *master.Row) experimentRow {
 
 type experimentPage struct {
 	Experiments []experimentRow `json:"experiments"`
-	Total       int          `json:"total"` // matches on all pages
-	Limit       int          `json:"limit"`
-	Offset      int          `json:"offset"`
-	Hot         int          `json:"hot"`
-	Retired     int          `json:"retired"`
-	Version     uint64       `json:"version"` // of the snapshot
-	AsOf        log.Seq      `json:"as_of_seq"`
-	Head        log.Seq      `json:"log_head_seq"`
-	ScannedAt   *int64       `json:"scanned_at_ms"` // null before the first scan
-	Stale       bool         `json:"stale"`
+	Total       int             `json:"total"` // matches on all pages
+	Limit       int             `json:"limit"`
+	Offset      int             `json:"offset"`
+	Hot         int             `json:"hot"`
+	Retired     int             `json:"retired"`
+	Version     uint64          `json:"version"` // of the snapshot
+	AsOf        log.Seq         `json:"as_of_seq"`
+	Head        log.Seq         `json:"log_head_seq"`
+	ScannedAt   *int64          `json:"scanned_at_ms"` // null before the first scan
+	Stale       bool            `json:"stale"`
 }
 
 // NewExperimentList returns the handler of GET /api/v1/experiments.
