@@ -63,6 +63,7 @@ type Options struct {
 	Materializations api.Materializations        // nil: none are listed
 	Rules            api.RuleLister              // nil: none are listed
 	Experiments      *api.Experiments            // nil: their routes are not there
+	Tasks            *api.Tasks                  // nil: their routes are not there
 	Reload           func(context.Context) error // nil: /-/reload answers 403
 	RoutePrefix      string                      // "" or "/": none; else like /tidemark
 	CORSOrigin       *regexp.Regexp              // origins whose scripts may read; nil: none. It must be anchored.
@@ -115,6 +116,7 @@ func NewHandler(d Deps, o Options) (http.Handler, error) {
 	m.queries(queries, &o)
 	m.status(&d, &o)
 	m.experiments(o.Experiments)
+	m.tasks(o.Tasks)
 	if err := m.operations(&d, &o); err != nil {
 		return nil, err
 	}

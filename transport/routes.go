@@ -25,7 +25,7 @@ func (m *mount) experiments(x *api.Experiments) {
 		return
 	}
 	post := func(path, name string, h http.Handler) {
-		m.mux.Handle(path, m.wrap(name, methods{post: gated(m.gate, h.ServeHTTP), json: true}))
+		m.mux.Handle(path, m.wrap(name, methods{post: m.changing(h), json: true}))
 	}
 	m.info("/api/v1/experiments", "experiments", api.NewExperimentList(*x))
 	m.info("/api/v1/experiments/{name}", "experiment", api.NewExperiment(*x))
@@ -33,6 +33,24 @@ func (m *mount) experiments(x *api.Experiments) {
 	m.info("/api/v1/stats/history", "stats_history", api.NewStatsHistory(*x))
 	post("/api/v1/experiments/{name}/rescan", "experiment_rescan", api.NewExperimentRescan(*x))
 	post("/api/v1/rescan", "rescan", api.NewRescan(*x))
+}
+
+// changing wraps what changes something: only for pages of the same origin, and not during a replay.
+func (m *mount) changing(h http.Handler) http.Handler {
+	return api.SameOrigin(gated(m.gate, h.ServeHTTP))
+}
+
+// tasks mounts the queue of tasks and what decides when they run.
+func (m *mount) tasks(x *api.Tasks) {
+	if x == nil {
+		return
+	}
+	m.mux.Handle("/api/v1/tasks", m.wrap("tasks", methods{get: api.NewTaskList(*x), post: m.changing(api.NewTaskPost(*x)), json: true}))
+	m.info("/api/v1/tasks/{id}", "task", api.NewTask(*x))
+	m.info("/api/v1/scheduler/cooldowns", "cooldowns", api.NewCooldowns(*x))
+	pause, resume := api.NewPause(*x)
+	m.mux.Handle("/api/v1/tasks/pause", m.wrap("tasks_pause", methods{post: api.SameOrigin(pause), json: true}))
+	m.mux.Handle("/api/v1/tasks/resume", m.wrap("tasks_resume", methods{post: api.SameOrigin(resume), json: true}))
 }
 
 // methods is a path's table of methods. HEAD is GET without a body, which net/http leaves out by itself.

@@ -347,7 +347,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		return nil, &exitError{exitUsage, err}
 	}
 	opts := transport.Options{
-		Materializations: n, Rules: n, Experiments: n.experiments(), RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
+		Materializations: n, Rules: n, Experiments: n.experiments(), Tasks: n.tasks(), RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
 	}
 	if f.lifecycle {
