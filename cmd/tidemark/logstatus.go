@@ -1,0 +1,121 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"tidemark/log"
+	"tidemark/transport/api"
+)
+
+// maxRecentBarriers bounds the barriers that are shown.
+const maxRecentBarriers = 100
+
+// recentBarriers remembers the newest barriers that were asked for, and what became of them.
+type recentBarriers struct {
+	mu   sync.Mutex
+	list []api.RecentBarrier // the oldest first
+}
+
+// note adds a barrier that has ended.
+func (r *recentBarriers) note(b api.RecentBarrier, res api.BarrierResult, took time.Duration, err error) {
+	b.TookMillis = milliseconds(took)
+	if err != nil {
+		b.Error = err.Error()
+	} else {
+		b.Seq, b.Closed = res.Seq, res.ClosedBuckets
+		if res.CompleteThrough != math.MinInt64 {
+			b.CompleteThrough = &res.CompleteThrough
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.list) == maxRecentBarriers {
+		r.list = append(r.list[:0], r.list[1:]...)
+	}
+	r.list = append(r.list, b)
+}
+
+// newest returns them, the newest first.
+func (r *recentBarriers) newest() []api.RecentBarrier {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := slices.Clone(r.list)
+	slices.Reverse(out)
+	return out
+}
+
+// LogStatus implements api.LogStatusSource. Nothing in it waits for a worker.
+func (n *node) LogStatus(context.Context) (api.LogStatus, error) {
+	m := n.events.Metrics()
+	s := api.LogStatus{
+		AsOf: n.gate.now().UnixMilli(), Reasons: n.Reasons(),
+		Log: api.LogState{
+			Head: m.Head, Floor: m.Floor, Time: n.events.LogTime(), Events: m.Events, Samples: m.Samples, Series: n.index.Len(),
+			Queue: m.Queue, DiskBytes: m.DiskBytes, FreeBytes: n.gate.free.Load(), MinFreeBytes: n.gate.minFree, Poisoned: m.Poisoned,
+		},
+		Rates:       n.pulse.rates(),
+		Projections: []api.ProjectionState{n.panesState()},
+		Views:       n.viewsState(),
+		Barriers: api.Barriers{
+			ExperimentLabel: n.current.Load().cfg.ExperimentLabel, Recent: n.barrier.recent.newest(),
+		},
+	}
+	if progress, yes := n.Replaying(); yes {
+		s.Reasons = append([]string{progress}, s.Reasons...)
+	}
+	s.Ready = len(s.Reasons) == 0
+	s.Truncation = n.keeper.state()
+	s.Truncation.KeptBytes = m.KeptBytes
+	return s, nil
+}
+
+func (n *node) panesState() api.ProjectionState {
+	p := n.panes
+	applied, err := p.Applied()
+	s := api.ProjectionState{
+		Name: p.Name(), State: "following", Applied: applied, Durable: p.Durable(), CheckpointFailures: p.CheckpointFailures(),
+		LagSeconds: n.lag.lag(n.gate.now()).Seconds(),
+	}
+	if head := n.events.Head(); head > applied {
+		s.LagEvents = int64(head - applied)
+	}
+	switch _, replaying := n.Replaying(); {
+	case err != nil:
+		s.State, s.Error = "stopped", err.Error()
+	case replaying:
+		s.State = "replaying"
+	}
+	return s
+}
+
+func (n *node) viewsState() api.ViewsState {
+	c := n.compact.Stats()
+	s := api.ViewsState{
+		DiskBytes: n.views.Bytes(), PendingCompactions: c.Pending, CompactionFailures: c.Failures, ExpiryFailures: n.expirer.Stats().Failures,
+	}
+	if n.recorder != nil {
+		steps, _ := n.recorder.Lag()
+		s.PendingSteps, s.RecordingFailures = int64(steps), n.recorder.Failures()
+	}
+	return s
+}
+
+// state says by what the log is cut and who needs it still. The base is no hold: one is sealed whenever the log is cut.
+func (k *keeper) state() api.Truncation {
+	l := k.limits()
+	t := api.Truncation{
+		Retention: l.age.Milliseconds(), MaxBytes: l.size, Count: k.truncations.Load(), Failures: k.failures.Load(),
+		Holds: []api.Hold{{By: "checkpoint of " + k.panes.Name(), From: k.panes.Durable() + 1}},
+	}
+	t.Base = log.Seq(k.base.Load())
+	if err := k.lastError.Load(); err != nil {
+		t.LastError = *err
+	}
+	slices.SortFunc(t.Holds, func(a, b api.Hold) int { return cmp.Compare(a.From, b.From) })
+	return t
+}
