@@ -35,16 +35,17 @@ export function Chart({ lines, from, to, height = 300, unit = format.short, onZo
   }, [lines, from, to, height, theme, area]);
 
   useEffect(() => {
+    const el = box.current;
     const resized = new ResizeObserver(() => {
-      const width = box.current.clientWidth;
+      const width = el.clientWidth; // it may be told once more after it has left the page
       if (plot.current && width > 0 && width !== plot.current.width) plot.current.setSize({ width, height });
     });
-    resized.observe(box.current);
+    resized.observe(el);
     return () => resized.disconnect();
   }, [height]);
 
   return html`<div class="chart">
-    <div ref=${box} role="img" aria-label=${label} style=${{ minHeight: height + 'px' }}></div>
+    <div ref=${box} class="plot" role="img" aria-label=${label} style=${{ minHeight: height + 'px' }}></div>
     ${hover && html`<${Tip} ...${hover} lines=${lines} unit=${unit} />`}
   </div>`;
 }

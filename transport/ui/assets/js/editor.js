@@ -1,6 +1,6 @@
 // The box for an expression, with completion. It is a combobox: arrows move in the list, Enter or Tab takes an entry, Escape
 // closes it; with the list closed Enter runs the query and Shift+Enter begins a line.
-import { html, useEffect, useId, useRef, useState } from './html.js';
+import { html, useId, useLayoutEffect, useRef, useState } from './html.js';
 import { context } from './promql.js';
 import { suggestions } from './names.js';
 
@@ -9,9 +9,12 @@ export function Editor({ value, onChange, onRun }) {
   const list = useId();
   const [open, setOpen] = useState(null); // { items, at, from }
   const turn = useRef(0);
+  const next = useRef(-1); // where the cursor goes with the next text
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     const el = box.current;
+    if (next.current >= 0) el.setSelectionRange(next.current, next.current);
+    next.current = -1;
     el.style.height = 'auto';
     el.style.height = Math.min(el.scrollHeight + 2, 320) + 'px';
   }, [value]);
@@ -40,11 +43,8 @@ export function Editor({ value, onChange, onRun }) {
     const text = value.slice(0, open.from) + item.insert + value.slice(el.selectionStart);
     const cursor = open.from + item.insert.length;
     close();
+    next.current = cursor;
     onChange(text);
-    requestAnimationFrame(() => {
-      el.focus();
-      el.setSelectionRange(cursor, cursor);
-    });
   };
 
   const move = (by) => setOpen({ ...open, at: (open.at + by + open.items.length + (open.at < 0 && by < 0 ? 1 : 0)) % open.items.length });
