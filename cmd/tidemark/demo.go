@@ -322,7 +322,7 @@ func (d *demo) wait(ctx context.Context, s *ownServer, end int64) {
 	q := d.asked[0].at(end)
 	fmt.Fprintf(d.out, `
 The server runs until you press Ctrl-C; its data stays after that.
-  URL        %[1]s
+  open       %[1]s/ in a browser: experiments, queries, the log
   directory  %[2]s
 
 Try:
