@@ -1,6 +1,8 @@
 package log
 
 import (
+	"math"
+
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
 )
@@ -25,8 +27,14 @@ const (
 	KindTick      Kind = 4
 	KindDrain     Kind = 5
 	KindPlan      Kind = 6
-	// 7 is kept for what compaction has done, which changes no fold so far.
-	KindExpired Kind = 8
+	KindCompacted Kind = 7
+	KindExpired   Kind = 8
+	KindHeal      Kind = 9
+	// 10 is kept for what backfills panes.
+	KindExperimentRetired Kind = 11
+	KindTaskQueued        Kind = 12
+	KindTaskStarted       Kind = 13
+	KindTaskFinished      Kind = 14
 )
 
 // String returns the name that `tidemark log dump` prints.
@@ -44,8 +52,20 @@ func (k Kind) String() string {
 		return "drain"
 	case KindPlan:
 		return "plan"
+	case KindCompacted:
+		return "compacted"
 	case KindExpired:
 		return "expired"
+	case KindHeal:
+		return "heal"
+	case KindExperimentRetired:
+		return "experiment_retired"
+	case KindTaskQueued:
+		return "task_queued"
+	case KindTaskStarted:
+		return "task_started"
+	case KindTaskFinished:
+		return "task_finished"
 	default:
 		return "unknown"
 	}
@@ -61,7 +81,8 @@ type Event struct {
 	Body     Body
 }
 
-// Body is what an event says: *Start, *Write, *Watermark, *Tick, *Drain, *Plan or *Expired.
+// Body is what an event says: *Start, *Write, *Watermark, *Tick, *Drain, *Plan, *Expired, *Heal, *Compacted, *ExperimentRetired,
+// *TaskQueued, *TaskStarted or *TaskFinished.
 type Body interface {
 	Kind() Kind
 }
@@ -117,6 +138,13 @@ func (e *Expired) valid() bool {
 	return e.Width >= 1 && within(e.Width) && within(e.Origin) && within(e.Through) && (e.Through-e.Origin)%e.Width == 0
 }
 
+// Heal says that the published buckets are from here on what they would be if no sample of the events up to Through had come too
+// late to be folded. It reaches back to the events after From, as of which the fold was sealed in a base; 0 if to the first.
+type Heal struct {
+	Through Seq // at least 1; the event before this one
+	From    Seq // at most Through
+}
+
 // SeriesDef binds a reference to its label set. Labels are sorted by name, without empty values.
 type SeriesDef struct {
 	Ref    SeriesRef
@@ -138,6 +166,18 @@ type Write struct {
 	Exemplars  []Exemplar
 	Histograms []Histogram
 	Metadata   []Metadata
+}
+
+// Newest returns the largest time of a sample or native histogram, ms; MinInt64 if there is none.
+func (w *Write) Newest() int64 {
+	newest := int64(math.MinInt64)
+	for _, t := range w.Times {
+		newest = max(newest, t)
+	}
+	for i := range w.Histograms {
+		newest = max(newest, w.Histograms[i].Time)
+	}
+	return newest
 }
 
 // Exemplar is one exemplar of a series.
@@ -180,3 +220,6 @@ func (*Plan) Kind() Kind { return KindPlan }
 
 // Kind implements Body.
 func (*Expired) Kind() Kind { return KindExpired }
+
+// Kind implements Body.
+func (*Heal) Kind() Kind { return KindHeal }

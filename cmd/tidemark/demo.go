@@ -322,10 +322,10 @@ func (d *demo) wait(ctx context.Context, s *ownServer, end int64) {
 	q := d.asked[0].at(end)
 	fmt.Fprintf(d.out, `
 The server runs until you press Ctrl-C; its data stays after that.
-  open       %[1]s/ in a browser: experiments, queries, the log
+  URL        %[1]s
   directory  %[2]s
 
-Try:
+Open the URL in a browser for what the demo has written, or try:
   curl -si '%[1]s/api/v1/query?%[3]s'
   curl -s '%[1]s/api/v1/materializations'
   tidemark watermark --url %[1]s --time-ms now

@@ -59,7 +59,7 @@ func (n *node) LogStatus(context.Context) (api.LogStatus, error) {
 			Queue: m.Queue, DiskBytes: m.DiskBytes, FreeBytes: n.gate.free.Load(), MinFreeBytes: n.gate.minFree, Poisoned: m.Poisoned,
 		},
 		Rates:       n.pulse.rates(),
-		Projections: []api.ProjectionState{n.panesState()},
+		Projections: n.projections(),
 		Views:       n.viewsState(),
 		Barriers: api.Barriers{
 			ExperimentLabel: n.current.Load().cfg.ExperimentLabel, Recent: n.barrier.recent.newest(),
@@ -69,25 +69,39 @@ func (n *node) LogStatus(context.Context) (api.LogStatus, error) {
 		s.Reasons = append([]string{progress}, s.Reasons...)
 	}
 	s.Ready = len(s.Reasons) == 0
-	s.Truncation = n.keeper.state()
-	s.Truncation.KeptBytes = m.KeptBytes
+	s.Truncation = n.truncation(m.KeptBytes, s.Projections)
 	return s, nil
 }
 
-func (n *node) panesState() api.ProjectionState {
-	p := n.panes
+// follower is a projection, seen from outside.
+type follower interface {
+	Name() string
+	Applied() (log.Seq, error)
+	Durable() log.Seq
+}
+
+// projections lists those that there are.
+func (n *node) projections() []api.ProjectionState {
+	out := []api.ProjectionState{n.projection(n.panes, n.lag, n.runner.Ready(), int64(n.panes.CheckpointFailures()))}
+	if c := n.copy; c != nil {
+		out = append(out, n.projection(c.samples, c.lag, c.runner.Ready(), c.samples.CheckpointFailures()))
+	}
+	return out
+}
+
+func (n *node) projection(p follower, lag *lagMeter, ready bool, failures int64) api.ProjectionState {
 	applied, err := p.Applied()
 	s := api.ProjectionState{
-		Name: p.Name(), State: "following", Applied: applied, Durable: p.Durable(), CheckpointFailures: p.CheckpointFailures(),
-		LagSeconds: n.lag.lag(n.gate.now()).Seconds(),
+		Name: p.Name(), State: "following", Applied: applied, Durable: p.Durable(), CheckpointFailures: failures,
+		LagSeconds: lag.lag(n.gate.now()).Seconds(),
 	}
 	if head := n.events.Head(); head > applied {
 		s.LagEvents = int64(head - applied)
 	}
-	switch _, replaying := n.Replaying(); {
+	switch {
 	case err != nil:
 		s.State, s.Error = "stopped", err.Error()
-	case replaying:
+	case !ready:
 		s.State = "replaying"
 	}
 	return s
@@ -105,16 +119,19 @@ func (n *node) viewsState() api.ViewsState {
 	return s
 }
 
-// state says by what the log is cut and who needs it still. The base is no hold: one is sealed whenever the log is cut.
-func (k *keeper) state() api.Truncation {
-	l := k.limits()
+// truncation says by what the log is cut and who needs it still: a restart replays from the checkpoints on. A base is no hold:
+// one is sealed whenever the log is cut.
+func (n *node) truncation(kept uint64, projections []api.ProjectionState) api.Truncation {
+	k, l := n.keeper, n.limits()
 	t := api.Truncation{
-		Retention: l.age.Milliseconds(), MaxBytes: l.size, Count: k.truncations.Load(), Failures: k.failures.Load(),
-		Holds: []api.Hold{{By: "checkpoint of " + k.panes.Name(), From: k.panes.Durable() + 1}},
+		Retention: l.age.Milliseconds(), MaxBytes: l.size, KeptBytes: kept, Base: log.Seq(k.base.Load()),
+		Count: k.truncations.Load(), Failures: k.failures.Load(),
 	}
-	t.Base = log.Seq(k.base.Load())
-	if err := k.lastError.Load(); err != nil {
-		t.LastError = *err
+	for _, p := range projections {
+		t.Holds = append(t.Holds, api.Hold{By: "checkpoint of " + p.Name, From: p.Durable + 1})
+	}
+	if text := k.lastError.Load(); text != nil {
+		t.LastError = *text
 	}
 	slices.SortFunc(t.Holds, func(a, b api.Hold) int { return cmp.Compare(a.From, b.From) })
 	return t

@@ -97,7 +97,7 @@ func TestLogStatus_WaitsForNoProjection(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := n.LogStatus(ctx)
-	if err != nil || s.Ready || len(s.Reasons) == 0 || s.Log.Head != 1 || s.Projections[0].LagEvents != 1 || s.Projections[0].State != "replaying" {
+	if err != nil || s.Ready || len(s.Reasons) == 0 || s.Log.Head != 1 || s.Projections[0].LagEvents != 1 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	cancel()

@@ -47,6 +47,7 @@ type serveFlags struct {
 	externalURL   *url.URL
 	routePrefix   string
 	corsOrigin    string
+	lifecycle     bool
 
 	routePrefixGiven bool
 
@@ -115,6 +116,8 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c.Flag("web.external-url", "Where browsers reach this service, if a proxy stands in between.").URLVar(&f.externalURL)
 	c.Flag("web.route-prefix", "Prefix of all paths. The path of --web.external-url by default.").IsSetByUser(&f.routePrefixGiven).Default("").StringVar(&f.routePrefix)
 	c.Flag("web.cors.origin", "Regular expression, anchored, of the origins whose scripts may read. None by default.").Default("").StringVar(&f.corsOrigin)
+
+	c.Flag("web.enable-lifecycle", "Let POST or PUT /-/reload read the configuration again, as SIGHUP does.").Default("false").BoolVar(&f.lifecycle)
 
 	c.Flag("log.min-free-bytes", "Writes get 503 while the disk of the log has less space than this.").Default("256MiB").BytesVar(&f.minFree)
 	c.Flag("projection.max-lag", "Writes get 503 while a projection is further behind the log than this. 0 = never.").Default("30s").DurationVar(&f.maxLag)
@@ -281,6 +284,8 @@ func (f *serveFlags) runGroup(
 	add(n.outlive(n.runRecorder))
 	add(n.outlive(n.runner.Run))
 	add(n.outlive(n.panes.Run))
+	add(n.copy.follow)
+	add(n.copy.run)
 	add(n.events.Run)
 	err := g.Run()
 	switch {
@@ -291,7 +296,7 @@ func (f *serveFlags) runGroup(
 	case err != nil && !errors.Is(err, http.ErrServerClosed):
 		return err
 	}
-	return n.stopped() // nil, unless a projection had stopped before all else did
+	return errors.Join(n.stopped(), n.copy.stopped()) // nil, unless a projection had stopped before all else did
 }
 
 // faults keeps what members of a run.Group return, which itself tells of the first that ends only: a last checkpoint fails
@@ -364,8 +369,11 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		return nil, &exitError{exitUsage, err}
 	}
 	opts := transport.Options{
-		Materializations: n, Rules: n, LogStatus: n, Reload: n.reload, RoutePrefix: f.routePrefix, ExternalURL: f.externalURL, CORSOrigin: origin, QueryTimeout: f.timeout,
+		Materializations: n, Rules: n, LogStatus: n, RoutePrefix: f.routePrefix, ExternalURL: f.externalURL, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
+	}
+	if f.lifecycle {
+		opts.Reload = n.reload
 	}
 	if !cfg.Exact.Upstream.IsZero() {
 		up, err := upstream.New(cfg.Exact.Upstream.Reveal().String(), upstream.Options{Timeout: f.timeout, Registerer: n.registry})
@@ -374,8 +382,13 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		}
 		opts.Upstream = up
 	}
+	var exact query.Exact
+	if n.copy != nil {
+		exact = n.copy.samples
+		opts.ExactCopy, opts.Metadata = true, n.copy.samples
+	}
 	engine := query.New(n.panes, query.Options{
-		Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,
+		Exact: exact, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,
 		SubqueryStep: func(int64) int64 { return time.Duration(cfg.EvaluationInterval).Milliseconds() },
 		Registerer:   n.registry, Records: n.windows,
 	})

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -129,6 +130,11 @@ func TestL1_TerminatedUnderLoad(t *testing.T) {
 func TestReload(t *testing.T) {
 	s := newSite(t, oneStream)
 	p := s.serveReady()
+	if r := s.must(http.MethodPost, "/-/reload"); r.code != http.StatusForbidden {
+		t.Errorf("a reload that is not enabled: %d %s", r.code, r.body)
+	}
+	s.stop(p)
+	p = s.serveReady("--web.enable-lifecycle")
 	names := func() string {
 		var answer struct {
 			Data []struct{ Name, State string }
@@ -144,7 +150,11 @@ func TestReload(t *testing.T) {
 		return strings.Join(out, ", ")
 	}
 	reloadedWell := func() bool {
-		return strings.Contains(s.must(http.MethodGet, "/api/v1/status/runtimeinfo").body, `"reloadConfigSuccess":true`)
+		well := s.metric("tidemark_config_last_reload_successful") == 1
+		if said := strings.Contains(s.must(http.MethodGet, "/api/v1/status/runtimeinfo").body, `"reloadConfigSuccess":true`); said != well {
+			t.Errorf("the metric says %v, the status %v", well, said)
+		}
+		return well
 	}
 	if got := names(); got != "requests serving" || !reloadedWell() {
 		t.Fatalf("at first: %s", got)
@@ -158,6 +168,7 @@ func TestReload(t *testing.T) {
 		return got == "errors serving, requests serving" || got == "requests serving, errors serving", got
 	})
 
+	good := s.metric("tidemark_config_last_reload_success_timestamp_seconds")
 	s.configure(two + "  - {name: broken, expr: \"sum(\", every: 10s}\n")
 	r := s.must(http.MethodPost, "/-/reload")
 	if r.code != http.StatusInternalServerError || !strings.HasPrefix(r.body, "failed to reload config: ") || !strings.Contains(r.body, "materializations[2].expr") {
@@ -171,6 +182,9 @@ func TestReload(t *testing.T) {
 		said := p.out.String()
 		return strings.Contains(said, "Reload failed"), said
 	})
+	if at := s.metric("tidemark_config_last_reload_success_timestamp_seconds"); at != good {
+		t.Errorf("the last good reload was at %v, and now at %v", good, at)
+	}
 
 	// Both plans answer: the stream that stayed from its first sample on, the new one from its own.
 	for name, v := range map[string]float64{"m": 3, "e": 5} {
@@ -473,6 +487,9 @@ func TestExitCodes(t *testing.T) {
 		code, out, errs := s.tool(tc.args...)
 		if code != tc.code || !strings.Contains(out+errs, tc.says) {
 			t.Errorf("%v: exit code %d, want %d with %q in\n%s%s", tc.args, code, tc.code, tc.says, out, errs)
+		}
+		if slices.Contains(tc.args, "--help") && errs != "" {
+			t.Errorf("%v: help that was asked for is no error: %s", tc.args, errs)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, "data")); err == nil {

@@ -53,7 +53,7 @@ type ProjectionState struct {
 	Durable            log.Seq `json:"durable_seq"` // of its checkpoint; a start replays what follows
 	LagEvents          int64   `json:"lag_events"`
 	LagSeconds         float64 `json:"lag_seconds"`
-	CheckpointFailures uint64  `json:"checkpoint_consecutive_failures"`
+	CheckpointFailures int64   `json:"checkpoint_consecutive_failures"`
 }
 
 // ViewsState is the store of what is published.
