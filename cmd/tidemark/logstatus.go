@@ -77,23 +77,23 @@ func (n *node) LogStatus(context.Context) (api.LogStatus, error) {
 type follower interface {
 	Name() string
 	Applied() (log.Seq, error)
-	Durable() log.Seq
 }
 
 // projections lists those that there are.
 func (n *node) projections() []api.ProjectionState {
-	out := []api.ProjectionState{n.projection(n.panes, n.lag, n.runner.Ready(), int64(n.panes.CheckpointFailures()))}
+	out := []api.ProjectionState{n.projection(n.panes, n.runner.Ready(), n.lag, n.panes.Durable(), int64(n.panes.CheckpointFailures()))}
 	if c := n.copy; c != nil {
-		out = append(out, n.projection(c.samples, c.lag, c.runner.Ready(), c.samples.CheckpointFailures()))
+		out = append(out, n.projection(c.samples, c.runner.Ready(), c.lag, c.samples.Durable(), c.samples.CheckpointFailures()))
 	}
-	return out
+	return append(out, n.projection(n.fold, n.folding.Ready(), nil, n.fold.Saved(), 0))
 }
 
-func (n *node) projection(p follower, lag *lagMeter, ready bool, failures int64) api.ProjectionState {
+// projection describes one. Without a meter its lag is told in events alone.
+func (n *node) projection(p follower, ready bool, lag *lagMeter, durable log.Seq, failures int64) api.ProjectionState {
 	applied, err := p.Applied()
-	s := api.ProjectionState{
-		Name: p.Name(), State: "following", Applied: applied, Durable: p.Durable(), CheckpointFailures: failures,
-		LagSeconds: lag.lag(n.gate.now()).Seconds(),
+	s := api.ProjectionState{Name: p.Name(), State: "following", Applied: applied, Durable: durable, CheckpointFailures: failures}
+	if lag != nil {
+		s.LagSeconds = lag.lag(n.gate.now()).Seconds()
 	}
 	if head := n.events.Head(); head > applied {
 		s.LagEvents = int64(head - applied)

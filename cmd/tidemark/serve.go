@@ -282,6 +282,7 @@ func (f *serveFlags) runGroup(
 	add(n.outlive(n.expirer.Run))
 	add(n.outlive(n.keeper.run))
 	add(n.outlive(n.runRecorder))
+	add(n.outlive(n.runMaster))
 	add(n.outlive(n.runner.Run))
 	add(n.outlive(n.panes.Run))
 	add(n.copy.follow)
@@ -369,7 +370,8 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		return nil, &exitError{exitUsage, err}
 	}
 	opts := transport.Options{
-		Materializations: n, Rules: n, LogStatus: n, RoutePrefix: f.routePrefix, ExternalURL: f.externalURL, CORSOrigin: origin, QueryTimeout: f.timeout,
+		Materializations: n, Rules: n, Experiments: n.experiments(), LogStatus: n,
+		RoutePrefix: f.routePrefix, ExternalURL: f.externalURL, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
 	}
 	if f.lifecycle {
