@@ -215,6 +215,7 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 		}
 	}
 	miss, err = v.fill(leaves, read, values)
+	res.Stats.Sketched = v.sketched
 	return false, miss, err
 }
 
@@ -243,6 +244,7 @@ func (v *evaluation) fill(leaves []*leaf, read map[*leaf]*Answer, values results
 		case len(l.named) > 0:
 			series = l.recorded()
 		}
+		v.machine.Sketched = false
 		out, err := v.leaf(l, series)
 		var miss *MissError
 		if errors.As(err, &miss) {
@@ -250,6 +252,10 @@ func (v *evaluation) fill(leaves []*leaf, read map[*leaf]*Answer, values results
 		}
 		if err != nil {
 			return nil, err
+		}
+		if v.machine.Sketched {
+			v.sketched++
+			out.notes.Add(sketchNote(l.fn))
 		}
 		values[l.mark] = out
 	}
