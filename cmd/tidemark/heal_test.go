@@ -176,7 +176,7 @@ func TestHealKeepsItsBase(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := &keeper{
-		events: g.events, panes: g.panes, views: g.views, bases: offlinePath + "/base", logger: discard(),
+		events: g.events, durable: g.panes.Durable, views: g.views, bases: offlinePath + "/base", logger: discard(),
 		limits: func() limits { return limits{size: 1} }, since: g.events.Head(),
 	}
 	ctx := offlineContext(t)
