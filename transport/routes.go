@@ -16,6 +16,7 @@ type mount struct {
 	observe *observer
 	zip     *compressor
 	cors    cors
+	own     sameOrigin
 	gate    endpoint.Middleware
 }
 
@@ -24,9 +25,7 @@ func (m *mount) experiments(x *api.Experiments) {
 	if x == nil {
 		return
 	}
-	post := func(path, name string, h http.Handler) {
-		m.mux.Handle(path, m.wrap(name, methods{post: m.changing(h), json: true}))
-	}
+	post := func(path, name string, h http.Handler) { m.act(path, name, gated(m.gate, h.ServeHTTP)) }
 	m.info("/api/v1/experiments", "experiments", api.NewExperimentList(*x))
 	m.info("/api/v1/experiments/{name}", "experiment", api.NewExperiment(*x))
 	m.info("/api/v1/experiments/{name}/rates", "experiment_rates", api.NewExperimentRates(*x))
@@ -35,22 +34,17 @@ func (m *mount) experiments(x *api.Experiments) {
 	post("/api/v1/rescan", "rescan", api.NewRescan(*x))
 }
 
-// changing wraps what changes something: only for pages of the same origin, and not during a replay.
-func (m *mount) changing(h http.Handler) http.Handler {
-	return api.SameOrigin(gated(m.gate, h.ServeHTTP))
-}
-
 // tasks mounts the queue of tasks and what decides when they run.
 func (m *mount) tasks(x *api.Tasks) {
 	if x == nil {
 		return
 	}
-	m.mux.Handle("/api/v1/tasks", m.wrap("tasks", methods{get: api.NewTaskList(*x), post: m.changing(api.NewTaskPost(*x)), json: true}))
+	m.mux.Handle("/api/v1/tasks", m.wrap("tasks", methods{get: api.NewTaskList(*x), post: m.own.wrap(gated(m.gate, api.NewTaskPost(*x).ServeHTTP)), json: true}))
 	m.info("/api/v1/tasks/{id}", "task", api.NewTask(*x))
 	m.info("/api/v1/scheduler/cooldowns", "cooldowns", api.NewCooldowns(*x))
 	pause, resume := api.NewPause(*x)
-	m.mux.Handle("/api/v1/tasks/pause", m.wrap("tasks_pause", methods{post: api.SameOrigin(pause), json: true}))
-	m.mux.Handle("/api/v1/tasks/resume", m.wrap("tasks_resume", methods{post: api.SameOrigin(resume), json: true}))
+	m.act("/api/v1/tasks/pause", "tasks_pause", pause)
+	m.act("/api/v1/tasks/resume", "tasks_resume", resume)
 }
 
 // methods is a path's table of methods. HEAD is GET without a body, which net/http leaves out by itself.
@@ -126,6 +120,11 @@ func (m *mount) info(path, name string, h http.Handler) {
 	m.mux.Handle(path, m.wrap(name, methods{get: h, json: true}))
 }
 
+// act mounts a route that changes something: POST alone, and not for pages of other sites (T5).
+func (m *mount) act(path, name string, h http.Handler) {
+	m.mux.Handle(path, m.wrap(name, methods{post: m.own.wrap(h), json: true}))
+}
+
 func (m *mount) queries(a *api.API, o *Options) {
 	m.read("/api/v1/query", "query", a.Instant)
 	m.read("/api/v1/query_range", "query_range", a.Range)
@@ -149,9 +148,9 @@ func (m *mount) status(d *Deps, o *Options) {
 	m.info("/api/v1/rules", "rules", api.NewRules(o.Rules))
 	m.info("/api/v1/alerts", "alerts", api.Alerts())
 	m.info("/api/v1/materializations", "materializations", api.NewMaterializations(o.Materializations))
-	post := func(path, name string, h http.Handler) {
-		m.mux.Handle(path, m.wrap(name, methods{post: h, json: true}))
+	if o.LogStatus != nil {
+		m.info("/api/v1/status/log", "status", api.NewLogStatus(o.LogStatus))
 	}
-	post("/api/v1/precompute/watermark", "watermark", api.NewWatermark(d.Barrier, o.Now))
-	post("/api/v1/precompute/drain", "drain", api.NewDrain(d.Barrier))
+	m.act("/api/v1/precompute/watermark", "watermark", api.NewWatermark(d.Barrier, o.Now))
+	m.act("/api/v1/precompute/drain", "drain", api.NewDrain(d.Barrier))
 }

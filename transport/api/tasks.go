@@ -227,12 +227,3 @@ type accepted struct{ http.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
 func (a accepted) WriteHeader(int) { a.ResponseWriter.WriteHeader(http.StatusAccepted) }
-
-// SameOrigin refuses what would change something when a page of another origin asks for it.
-func SameOrigin(next http.Handler) http.Handler {
-	p := http.NewCrossOriginProtection()
-	p.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		WriteError(w, &Error{Type: TypeBadData, Status: http.StatusForbidden, Err: errors.New("a request from another origin may change nothing")})
-	}))
-	return p.Handler(next)
-}
