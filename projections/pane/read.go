@@ -23,10 +23,12 @@ func (p *Projection) Plan() *plan.Plan {
 }
 
 // Read answers all requests as of one log sequence, which is at least the head of the log when Read was called. It blocks until
-// the workers have been given that sequence, or ctx ends.
+// the workers have been given that sequence, or ctx ends. Requests that are content with what is there do not wait for it.
 func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error) {
-	if err := p.waitDispatched(ctx, p.events.Head()); err != nil {
-		return nil, err
+	if slices.ContainsFunc(reqs, func(r Request) bool { return !r.Behind }) {
+		if err := p.waitDispatched(ctx, p.events.Head()); err != nil {
+			return nil, err
+		}
 	}
 	known := p.index.Len()
 	selected := make([][]log.SeriesRef, len(reqs))
@@ -90,6 +92,7 @@ type streamRead struct {
 	refs   [Shards][]uint64
 	views  [Shards]bucket.ShardView
 	series [Shards][]Series // parallel to refs
+	live   [Shards][]run    // parallel to refs; what open buckets hold, if it was asked for
 
 	mu       sync.Mutex
 	known    bool
@@ -142,8 +145,11 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 	s.table.AddTo(&v.View, uint64(r.req.Stream), lo, hi)
 
 	series := make([]Series, len(v.Refs))
+	if r.req.Live {
+		r.live[s.id] = make([]run, len(v.Refs))
+	}
 	for i, ref := range v.Refs {
-		m, _ := s.member(log.SeriesRef(ref), st)
+		m, sr := s.member(log.SeriesRef(ref), st)
 		if m == nil {
 			continue
 		}
@@ -152,8 +158,24 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 				series[i].Open = append(series[i].Open, b.end)
 			}
 		}
+		if open := series[i].Open; r.req.Live && len(open) > 0 {
+			r.live[s.id][i] = sr.liveIn(st, open)
+			for _, e := range open {
+				if sr.histogramIn(st, e) {
+					series[i].Histograms = append(series[i].Histograms, e)
+				}
+			}
+		}
 	}
 	r.series[s.id] = series
+}
+
+// liveIn returns the samples in open buckets of a stream, of which it is given the ends. They are closed in no other order than that
+// of their ends, so nothing in between has been closed. The samples are not copied: the run is shared from here on (P11).
+func (s *seriesState) liveIn(st *stream, open []int64) run {
+	s.raw.shared = true
+	t, v := s.raw.between(st.before(open[0]), open[len(open)-1]-st.edge)
+	return run{t: t, v: v}
 }
 
 // pinned returns the one experiment whose series the matchers can select, if they say so.
@@ -233,8 +255,24 @@ func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) 
 	if err != nil {
 		return Answer{}, err
 	}
+	r.addLive()
 	a.Series, err = p.ordered(r)
 	return a, err
+}
+
+// addLive puts what open buckets hold behind what closed ones do: per series they come later.
+func (r *streamRead) addLive() {
+	for shard := range r.live {
+		for i, live := range r.live[shard] {
+			if len(live.t) == 0 {
+				continue
+			}
+			s := &r.series[shard][i]
+			n := len(s.T)
+			s.T, s.V = append(s.T[:n:n], live.t...), append(s.V[:n:n], live.v...)
+			slices.Sort(s.Histograms)
+		}
+	}
 }
 
 // ordered returns the series that have anything, in label order.
