@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 
 	"tidemark/log"
+	"tidemark/projections/accum"
 	"tidemark/projections/plan"
 )
 
@@ -131,6 +132,9 @@ type Stats struct {
 	Series  int // read, over all requests of the last read
 	Samples int // held by the panes read
 	Columns int // panes read that hold columns
+	// Sketched are the leaves, of the expression and of what is evaluated for the names in it, that were read from sketches: their
+	// values are exact to SketchError.
+	Sketched int
 
 	Steps int // at which the expression was evaluated
 	Live  int // of them, those for which open panes were read
@@ -139,6 +143,9 @@ type Stats struct {
 	Evaluated int // steps of materializations evaluated because they are read by name and are not recorded
 	Engine    *stats.Statistics
 }
+
+// SketchError is the relative error of quantiles that were read from sketches.
+const SketchError = accum.SketchError
 
 // Engine answers PromQL. It is safe for concurrent use and starts nothing.
 type Engine struct {
