@@ -390,7 +390,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		opts.ExactCopy, opts.Metadata = true, n.copy.samples
 	}
 	engine := query.New(n.panes, query.Options{
-		Exact: exact, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,
+		Exact: exact, Live: n.answersLive, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,
 		SubqueryStep: func(int64) int64 { return time.Duration(cfg.EvaluationInterval).Milliseconds() },
 		Registerer:   n.registry, Records: n.windows,
 	})
