@@ -63,6 +63,7 @@ type node struct {
 	ticker  *pane.Ticker
 	gate    *gate
 	lag     *lagMeter
+	pulse   *pulse
 	barrier *barrier
 
 	recorder *window.Recorder // set by recordWindows
@@ -127,6 +128,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	if err := n.gate.lookAtDisk(); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
+	n.pulse = newPulse(n.events.Metrics, n.gate.now)
 	n.ticker = pane.NewTicker(n.panes, tickLog{n.gate})
 	n.expirer = pane.NewExpirer(n.panes, n.events, logger)
 	n.compact = bucket.NewCompactor(n.views, bucket.CompactorOptions{Logger: logger})
