@@ -3,7 +3,7 @@
 //
 // # Contract
 //
-// An event is a Body (a write, a watermark, a start, a tick, a drain, a plan, an expiry) that the log has put into order. Its
+// An event is a Body (a write, a watermark, a start, a tick, a drain, a plan, an expiry, a heal) that the log has put into order. Its
 // sequence is dense from 1. Append returns when the event is fsynced, and never before. The invariants, which the tests
 // name:
 //
@@ -51,7 +51,7 @@
 // Keys of the store (integers big-endian):
 //
 //	m                  meta: format u8, floor u64, key of the series hash u64; if the floor is beyond 1 also the hash of the
-//	                   event before it, 16 bytes, with which the chain begins
+//	                   event before it, 16 bytes, with which the chain begins, and the largest sample time before it, i64
 //	e seq u64          an encoded event
 //	s ref u64          labels of a series
 //	h hash 16 bytes    keyed hash of encoded labels → ref u64
@@ -71,6 +71,7 @@
 //	drain      nothing
 //	plan       the spec
 //	expired    stream 8 | origin zz | width zz | through zz
+//	heal       through uv | from uv
 //	write      columns | definitions
 //
 // Columns of a write:

@@ -1,6 +1,8 @@
 package log
 
 import (
+	"math"
+
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
 )
@@ -27,6 +29,7 @@ const (
 	KindPlan      Kind = 6
 	// 7 is kept for what compaction has done, which changes no fold so far.
 	KindExpired Kind = 8
+	KindHeal    Kind = 9
 )
 
 // String returns the name that `tidemark log dump` prints.
@@ -46,6 +49,8 @@ func (k Kind) String() string {
 		return "plan"
 	case KindExpired:
 		return "expired"
+	case KindHeal:
+		return "heal"
 	default:
 		return "unknown"
 	}
@@ -61,7 +66,7 @@ type Event struct {
 	Body     Body
 }
 
-// Body is what an event says: *Start, *Write, *Watermark, *Tick, *Drain, *Plan or *Expired.
+// Body is what an event says: *Start, *Write, *Watermark, *Tick, *Drain, *Plan, *Expired or *Heal.
 type Body interface {
 	Kind() Kind
 }
@@ -117,6 +122,13 @@ func (e *Expired) valid() bool {
 	return e.Width >= 1 && within(e.Width) && within(e.Origin) && within(e.Through) && (e.Through-e.Origin)%e.Width == 0
 }
 
+// Heal says that the published buckets are from here on what they would be if no sample of the events up to Through had come too
+// late to be folded. It reaches back to the events after From, as of which the fold was sealed in a base; 0 if to the first.
+type Heal struct {
+	Through Seq // at least 1, and below the sequence of the event itself
+	From    Seq // at most Through
+}
+
 // SeriesDef binds a reference to its label set. Labels are sorted by name, without empty values.
 type SeriesDef struct {
 	Ref    SeriesRef
@@ -138,6 +150,18 @@ type Write struct {
 	Exemplars  []Exemplar
 	Histograms []Histogram
 	Metadata   []Metadata
+}
+
+// Newest returns the largest time of a sample or native histogram, ms; MinInt64 if there is none.
+func (w *Write) Newest() int64 {
+	newest := int64(math.MinInt64)
+	for _, t := range w.Times {
+		newest = max(newest, t)
+	}
+	for i := range w.Histograms {
+		newest = max(newest, w.Histograms[i].Time)
+	}
+	return newest
 }
 
 // Exemplar is one exemplar of a series.
@@ -180,3 +204,6 @@ func (*Plan) Kind() Kind { return KindPlan }
 
 // Kind implements Body.
 func (*Expired) Kind() Kind { return KindExpired }
+
+// Kind implements Body.
+func (*Heal) Kind() Kind { return KindHeal }

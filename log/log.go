@@ -200,7 +200,7 @@ func (l *Log) load(path string, note headNote) error {
 	if err := checkTables(l.store.db, l.opts.FS, path); err != nil {
 		return err
 	}
-	l.origin.Store(&origin{floor: m.floor, prev: m.prev})
+	l.origin.Store(newOrigin(m))
 	end, err := checkEnd(&l.store, m, note, l.opts.FS.PathJoin(l.dir, headFile))
 	if err != nil {
 		return err
@@ -372,6 +372,13 @@ func (l *Log) Head() Seq {
 
 // Floor returns the first sequence that the log still holds, or would hold.
 func (l *Log) Floor() Seq { return l.origin.Load().floor }
+
+// Origin returns the first sequence that the log holds and the largest sample time in any event before it, in ms: MinInt64
+// if there was none, MaxInt64 if it is not known because an event was damaged when it was truncated.
+func (l *Log) Origin() (floor Seq, newest int64) {
+	o := l.origin.Load()
+	return o.floor, o.newest
+}
 
 // LogTime returns the current log time in ms: what the committer would stamp now.
 func (l *Log) LogTime() int64 { return l.clock.now() }

@@ -43,14 +43,19 @@ func seriesKey(ref SeriesRef) []byte {
 
 func hashKey(h Hash) []byte { return append([]byte{prefixHash}, h[:]...) }
 
-// metaSize is the length of the meta record of a log that was never truncated.
-const metaSize = 17
+// metaSize is the length of the meta record of a log that was never truncated, and truncatedSize what a truncation adds.
+const (
+	metaSize      = 17
+	truncatedSize = len(Hash{}) + 8
+)
 
 // meta is the value of the key 'm'.
 type meta struct {
 	floor Seq
 	seed  uint64
-	prev  Hash // of the event before the floor; on disk only if the floor is beyond 1
+	// Of the events before the floor; on disk only if it is beyond 1.
+	prev   Hash
+	newest int64
 }
 
 func (m meta) encode() []byte {
@@ -59,6 +64,7 @@ func (m meta) encode() []byte {
 	b = binary.BigEndian.AppendUint64(b, m.seed)
 	if m.floor > 1 {
 		b = append(b, m.prev[:]...)
+		b = binary.BigEndian.AppendUint64(b, uint64(m.newest))
 	}
 	return b
 }
@@ -67,14 +73,16 @@ func decodeMeta(b []byte) (meta, error) {
 	switch {
 	case len(b) > 0 && b[0] > storeFormat:
 		return meta{}, fmt.Errorf("%w: %d, not %d", ErrNewerFormat, b[0], storeFormat)
-	case len(b) != metaSize && len(b) != metaSize+len(Hash{}):
+	case len(b) != metaSize && len(b) != metaSize+truncatedSize:
 		return meta{}, corrupt(0, "meta record has %d bytes", len(b))
 	}
 	m := meta{floor: Seq(binary.BigEndian.Uint64(b[1:])), seed: binary.BigEndian.Uint64(b[9:])}
 	if m.floor == 0 || (m.floor > 1) != (len(b) > metaSize) {
 		return meta{}, corrupt(0, "meta record has %d bytes and the floor %d", len(b), m.floor)
 	}
-	copy(m.prev[:], b[metaSize:])
+	if copy(m.prev[:], b[metaSize:]) > 0 {
+		m.newest = int64(binary.BigEndian.Uint64(b[metaSize+len(m.prev):]))
+	}
 	return m, nil
 }
 

@@ -4,14 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/cockroachdb/pebble/v2"
 )
 
 // origin is where the log begins.
 type origin struct {
-	floor Seq  // first sequence that the log holds, or would hold
-	prev  Hash // of the event before the floor; zero for a log that was never truncated
+	floor  Seq   // first sequence that the log holds, or would hold
+	prev   Hash  // of the event before the floor; zero for a log that was never truncated
+	newest int64 // largest sample time in the events before the floor, ms; MinInt64: none, MaxInt64: not known
+}
+
+func newOrigin(m meta) *origin {
+	if m.floor == 1 {
+		return &origin{floor: 1, newest: math.MinInt64}
+	}
+	return &origin{floor: m.floor, prev: m.prev, newest: m.newest}
 }
 
 // TruncatedError: an event was asked for that the log no longer holds.
@@ -36,6 +45,9 @@ func (l *Log) below(seq Seq) error {
 // for them again: a base is sealed, and every checkpoint is behind it. The newest event always stays, as the log goes on from it:
 // a through that is not below the head is ErrInvalid. One that is below the floor already changes nothing. It works with and
 // without Run, and beside appends and readers; a reader that has not come past through fails with a *TruncatedError.
+//
+// What goes is read a last time, for the largest sample time in it: whoever folds what is left from its beginning knows by it
+// from when on the samples are complete (Origin).
 //
 // The new floor, the hash that the chain begins with, and the delete are one synced batch: a crash leaves the old log or the new.
 // The series of the dictionary stay. The space comes back by and by; Reclaim hastens it.
@@ -71,6 +83,9 @@ func (l *Log) truncate(through Seq) error {
 	}
 	defer l.store.release()
 	start := &origin{floor: through + 1}
+	if start.newest, err = l.newestThrough(old, through); err != nil {
+		return err
+	}
 	found, err := l.store.get(eventKey(through), func(raw []byte) error {
 		_, err := DecodeEvent(through, raw)
 		start.prev = EventHash(raw)
@@ -83,7 +98,7 @@ func (l *Log) truncate(through Seq) error {
 		return corrupt(through, "event is missing")
 	}
 	b := db.NewBatch()
-	m := meta{floor: start.floor, seed: l.dict.seed, prev: start.prev}
+	m := meta{floor: start.floor, seed: l.dict.seed, prev: start.prev, newest: start.newest}
 	err = errors.Join(b.Set([]byte{prefixMeta}, m.encode(), nil), b.DeleteRange(eventKey(0), eventKey(start.floor), nil))
 	if err != nil {
 		return errors.Join(err, b.Close())
@@ -95,6 +110,28 @@ func (l *Log) truncate(through Seq) error {
 		return l.Err()
 	}
 	return b.Close()
+}
+
+// newestThrough returns the largest sample time in the events up to through. Damage among them is no reason to keep them.
+func (l *Log) newestThrough(old *origin, through Seq) (int64, error) {
+	newest := old.newest
+	for r := l.NewReader(old.floor); newest < math.MaxInt64; {
+		e, err := r.Next()
+		var damage *CorruptionError
+		switch {
+		case errors.As(err, &damage), errors.Is(err, ErrUnknownVersion), errors.Is(err, ErrUnknownKind):
+			return math.MaxInt64, nil
+		case err != nil:
+			return 0, err
+		}
+		if w, ok := e.Body.(*Write); ok {
+			newest = max(newest, w.Newest())
+		}
+		if e.Seq == through {
+			break
+		}
+	}
+	return newest, nil
 }
 
 // applySynced is apply, and waits for the fsync.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -377,7 +378,7 @@ func TestMetaRecord(t *testing.T) {
 		want string
 	}{
 		{meta{floor: 1, seed: 0x0102030405060708}, "01" + "0000000000000001" + "0102030405060708"},
-		{meta{floor: 300, seed: 9, prev: Hash{15: 0xab}}, "01" + "000000000000012c" + "0000000000000009" + "000000000000000000000000000000ab"},
+		{meta{floor: 300, seed: 9, prev: Hash{15: 0xab}, newest: -2}, "01" + "000000000000012c" + "0000000000000009" + "000000000000000000000000000000ab" + "fffffffffffffffe"},
 	} {
 		b := c.m.encode()
 		if got := fmt.Sprintf("%x", b); got != c.want {
@@ -391,5 +392,61 @@ func TestMetaRecord(t *testing.T) {
 				t.Errorf("%d of %d bytes decode", n, len(b))
 			}
 		}
+	}
+}
+
+// The largest sample time below the floor is that of all events that were ever truncated, also after a restart; a damaged
+// event is truncated with the others, and from then on it is not known.
+func TestOrigin(t *testing.T) {
+	noLeak(t)
+	fs := vfs.NewCrashableMem()
+	r := start(mustOpen(t, testDir, Options{FS: fs}))
+	origin := func(l *Log, floor Seq, newest int64) {
+		t.Helper()
+		if f, n := l.Origin(); f != floor || n != newest {
+			t.Fatalf("begins at %d behind samples to %d, not at %d behind samples to %d", f, n, floor, newest)
+		}
+	}
+	origin(r.Log, 1, math.MinInt64)
+	if _, err := r.Append(t.Context(), &Tick{}); err != nil {
+		t.Fatal(err)
+	}
+	writes(t, r.Log, 50, 10) // sequences 2 to 11, times 50 to 59
+	writes(t, r.Log, 0, 10)  // sequences 12 to 21, times 0 to 9
+	for _, c := range []struct {
+		through Seq
+		newest  int64
+	}{{1, math.MinInt64}, {2, 50}, {11, 59}, {15, 59}} {
+		if err := r.Truncate(c.through); err != nil {
+			t.Fatal(err)
+		}
+		origin(r.Log, c.through+1, c.newest)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	l := mustOpen(t, testDir, Options{FS: fs})
+	origin(l, 16, 59)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := pebble.Open(testDir+"/store", &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(db.Set(eventKey(17), []byte("\x01damage"), pebble.Sync), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	r = start(mustOpen(t, testDir, Options{FS: fs}))
+	if err := r.Truncate(18); err != nil {
+		t.Fatal(err)
+	}
+	origin(r.Log, 19, math.MaxInt64)
+	if err := r.Truncate(19); err != nil {
+		t.Fatal(err)
+	}
+	origin(r.Log, 20, math.MaxInt64)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
 	}
 }

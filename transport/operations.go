@@ -84,7 +84,7 @@ func reloader(reload func(context.Context) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case reload == nil:
-			writeText(w, http.StatusForbidden, "Reloading by HTTP is not enabled.\n")
+			writeText(w, http.StatusForbidden, "The lifecycle API is not enabled; --web.enable-lifecycle enables it.\n")
 		default:
 			if err := reload(r.Context()); err != nil {
 				writeText(w, http.StatusInternalServerError, fmt.Sprintf("failed to reload config: %v\n", err))

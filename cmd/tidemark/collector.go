@@ -22,6 +22,8 @@ func newCollector(n *node) *collector {
 		name, help string
 		labels     []string
 	}{
+		{"config_last_reload_successful", "1 if the configuration was read without an error the last time. Alert on 0.", nil},
+		{"config_last_reload_success_timestamp_seconds", "When the configuration in force was read, in seconds since the epoch.", nil},
 		{"log_head_seq", "Sequence of the newest durable event.", nil},
 		{"log_floor_seq", "Sequence of the oldest event kept.", nil},
 		{"log_events_total", "Events made durable by this process.", nil},
@@ -80,6 +82,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	counter := func(name string, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(c.desc[name], prometheus.CounterValue, v, labels...)
 	}
+	loaded := c.n.current.Load()
+	gauge("config_last_reload_successful", boolean(loaded.ok))
+	gauge("config_last_reload_success_timestamp_seconds", float64(loaded.at.UnixMilli())/1000)
 	m := c.n.events.Metrics()
 	gauge("log_head_seq", float64(m.Head))
 	gauge("log_floor_seq", float64(m.Floor))

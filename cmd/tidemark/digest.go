@@ -39,7 +39,7 @@ func digest(ctx context.Context, fs vfs.FS, path, format string, stdout io.Write
 	head := o.events.Head()
 	f, err := o.standing(ctx, head)
 	if errors.Is(err, errNoViews) {
-		f, err = o.fromNothing(ctx, head)
+		f, err = o.afresh(ctx, head)
 	}
 	if err != nil {
 		return err

@@ -82,8 +82,51 @@ func unusable(err error) bool {
 		errors.Is(err, bucket.ErrVersion) || errors.Is(err, bucket.ErrOtherLog)
 }
 
-// fromNothing folds the log up to through in memory alone.
-func (o *offline) fromNothing(ctx context.Context, through log.Seq) (*folded, error) {
+// origin is what a fold of the log begins with: a base, or nothing where base is nil.
+type origin struct {
+	base   *bucket.Base
+	newest log.Seq // the last event that the base reflects in any part
+}
+
+// start returns what the log is folded from: the newest base, which must be sound, and without one nothing.
+func (o *offline) start() (origin, error) {
+	floor := o.events.Floor()
+	base, err := bucket.BaseOf(o.fs.PathJoin(o.path, baseDir), o.events.Identity(), uint64(floor), o.viewsOptions())
+	if errors.Is(err, bucket.ErrNoBase) && floor == 1 {
+		return origin{}, nil
+	}
+	var newest uint64
+	if err == nil {
+		var store *bucket.Store
+		if store, err = bucket.OpenBase(base, o.viewsOptions()); err == nil {
+			newest, err = store.Newest()
+			err = errors.Join(err, store.Close())
+		}
+	}
+	var damage *bucket.BaseError
+	switch {
+	case err == nil:
+		return origin{base: &base, newest: log.Seq(newest)}, nil
+	case errors.As(err, &damage) && floor == 1:
+		return origin{}, fmt.Errorf("%w; the log still begins at sequence 1, so without that base everything can be folded again: move %s away", err, o.fs.PathJoin(o.path, baseDir))
+	}
+	return origin{}, fmt.Errorf("%w; the log begins at sequence %d: what was folded from the events before it cannot be folded again", err, floor)
+}
+
+// afresh folds the log up to through in memory, from the base or from nothing.
+func (o *offline) afresh(ctx context.Context, through log.Seq) (*folded, error) {
+	start, err := o.start()
+	if err != nil {
+		return nil, err
+	}
+	if start.base != nil {
+		store, err := bucket.OpenBase(*start.base, o.viewsOptions())
+		if err != nil {
+			return nil, err
+		}
+		f, err := o.foldInMemory(ctx, store, through)
+		return f, errors.Join(err, store.Close())
+	}
 	store, err := bucket.Open("views", o.events.Identity(), bucket.Options{FS: vfs.NewMem(), Logger: o.logger})
 	if err != nil {
 		return nil, err

@@ -142,15 +142,26 @@ func offlinePlan(materializations map[string][]string) *log.Plan {
 // offlineHistory feeds a random history: writes in and out of order, barriers, ticks, and a plan that drops a materialization
 // and adds one.
 func offlineHistory(ctx context.Context, g *foldRig, rng *rand.Rand, steps int) error {
-	clock := int64(1_000_000)
-	for i := range steps {
+	return playHistory(ctx, g, rng, 1_000_000, 0, steps, steps/2)
+}
+
+// moreHistory goes on with a history, without plans.
+func moreHistory(ctx context.Context, g *foldRig, steps int) error {
+	return playHistory(ctx, g, newRand(uint64(g.events.Head())), 2_000_000, 2, steps, -1)
+}
+
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 17)) }
+
+// playHistory feeds the steps from one on, with sample times from clock on; at the step replan the second plan comes.
+func playHistory(ctx context.Context, g *foldRig, rng *rand.Rand, clock int64, from, steps, replan int) error {
+	for i := from; i < steps; i++ {
 		var body log.Body
 		switch clock += rng.Int64N(4_000); {
 		case i == 0:
 			body = &log.Start{Reason: log.StartProcess}
 		case i == 1:
 			body = offlinePlan(map[string][]string{"first": {"m/10", "n/15"}, "gone": {"o/10"}})
-		case i == steps/2:
+		case i == replan:
 			body = offlinePlan(map[string][]string{"first": {"m/10", "n/15"}, "second": {"m/10", "m/60"}})
 		case i%40 == 7:
 			body = &log.Watermark{Time: clock - 10_000}

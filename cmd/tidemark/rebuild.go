@@ -36,8 +36,8 @@ type rebuild struct {
 
 func newRebuild(app *kingpin.Application) command {
 	r := &rebuild{fs: vfs.Default, now: time.Now}
-	c := app.Command("rebuild", "Fold the log into fresh views and put them in the place of those that stand. No service may run. "+
-		"When it is interrupted, the next one goes on.")
+	c := app.Command("rebuild", "Fold the log into fresh views and put them in the place of those that stand: from the newest base on, or from the first event "+
+		"where there is none. No service may run. When it is interrupted, the next one goes on.")
 	storageFlag(c, &r.path)
 	c.Flag("projection", "What to fold.").Default("pane").EnumVar(&r.projection, "pane")
 	c.Flag("until-seq", "Last event to fold; a start replays the rest. 0 = the end of the log.").Default("0").Uint64Var(&r.until)
@@ -52,23 +52,30 @@ func (r *rebuild) run(ctx context.Context, stdout, stderr io.Writer) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
+	start, err := o.start()
+	if err != nil {
+		return err
+	}
 	through := o.events.Head()
 	if r.until != 0 {
 		through = log.Seq(r.until)
 	}
-	switch floor := o.events.Floor(); {
+	switch {
 	case through > o.events.Head():
-		return &exitError{exitUsage, fmt.Errorf("--until-seq: the log ends at sequence %d", o.events.Head())}
-	case floor > 1:
-		return fmt.Errorf("the log begins at sequence %d: what was folded from the events before it cannot be folded again", floor)
+		return &exitError{exitUsage, fmt.Errorf("--until-seq: sequence %d: the log ends at sequence %d", through, o.events.Head())}
+	case start.base != nil && through < start.newest:
+		return &exitError{exitUsage, fmt.Errorf("--until-seq: sequence %d is below the base from which a rebuild starts, which reflects sequence %d", through, start.newest)}
 	}
 	if err := bucket.Settle(o.viewsPath(), o.viewsOptions()); err != nil {
 		return err
 	}
-	if r.verify {
-		return r.compare(ctx, o, through, stdout, stderr)
+	if start.base != nil {
+		fmt.Fprintf(stderr, "starting from base %s\n", start.base.Path)
 	}
-	if err := r.fold(ctx, o, through, stderr, func(*pane.Projection) error { return nil }); err != nil {
+	if r.verify {
+		return r.compare(ctx, o, start, through, stdout, stderr)
+	}
+	if err := r.fold(ctx, o, start, through, stderr, func(*pane.Projection) error { return nil }); err != nil {
 		return err
 	}
 	if err := bucket.Swap(o.viewsPath(), o.viewsOptions()); err != nil {
@@ -79,7 +86,7 @@ func (r *rebuild) run(ctx context.Context, stdout, stderr io.Writer) (err error)
 }
 
 // fold makes the rebuild directory complete up to through.
-func (r *rebuild) fold(ctx context.Context, o *offline, through log.Seq, stderr io.Writer, look func(*pane.Projection) error) error {
+func (r *rebuild) fold(ctx context.Context, o *offline, start origin, through log.Seq, stderr io.Writer, look func(*pane.Projection) error) error {
 	hash, err := o.events.HashAt(through)
 	if err != nil {
 		return err
@@ -87,7 +94,7 @@ func (r *rebuild) fold(ctx context.Context, o *offline, through log.Seq, stderr 
 	work := bucket.Work{
 		Identity: o.events.Identity(), Through: uint64(through), Hash: hash, Program: build().Version + " " + build().Revision,
 	}
-	resumes, err := bucket.BeginRebuild(o.viewsPath(), work, o.viewsOptions())
+	resumes, err := bucket.BeginRebuild(o.viewsPath(), work, start.base, o.viewsOptions())
 	if err != nil {
 		return err
 	}
@@ -97,7 +104,7 @@ func (r *rebuild) fold(ctx context.Context, o *offline, through log.Seq, stderr 
 		if err := bucket.DropRebuild(o.viewsPath(), o.viewsOptions()); err != nil {
 			return err
 		}
-		if _, err := bucket.BeginRebuild(o.viewsPath(), work, o.viewsOptions()); err != nil {
+		if _, err := bucket.BeginRebuild(o.viewsPath(), work, start.base, o.viewsOptions()); err != nil {
 			return err
 		}
 		err = r.foldInto(ctx, o, through, stderr, look)
@@ -132,7 +139,7 @@ func (r *rebuild) foldInto(ctx context.Context, o *offline, through log.Seq, std
 
 // compare says for each materialization whether a fold of the log gives what stands. What was folded stays where it is when it
 // differs, so that a rebuild up to the same sequence has nothing left to do.
-func (r *rebuild) compare(ctx context.Context, o *offline, through log.Seq, stdout, stderr io.Writer) error {
+func (r *rebuild) compare(ctx context.Context, o *offline, start origin, through log.Seq, stdout, stderr io.Writer) error {
 	stands, err := o.standing(ctx, through)
 	if errors.Is(err, errNoViews) {
 		return errors.New("there are no views to compare with")
@@ -141,7 +148,7 @@ func (r *rebuild) compare(ctx context.Context, o *offline, through log.Seq, stdo
 		return err
 	}
 	var fresh *folded
-	if err := r.fold(ctx, o, through, stderr, func(p *pane.Projection) (err error) {
+	if err := r.fold(ctx, o, start, through, stderr, func(p *pane.Projection) (err error) {
 		fresh, err = describe(ctx, p)
 		return err
 	}); err != nil {

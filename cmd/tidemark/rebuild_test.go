@@ -303,6 +303,8 @@ type diskCamera struct {
 	names  []string
 }
 
+func wrapCamera(c *diskCamera) vfs.FS { return errorfs.Wrap(c.fs, c) }
+
 func (c *diskCamera) String() string { return "camera" }
 
 // MaybeError implements errorfs.Injector; it never fails anything.
@@ -350,59 +352,6 @@ func TestRebuildCrashes(t *testing.T) {
 		if resumed == 0 || len(cam.images) < 20 {
 			t.Errorf("this tests too little")
 		}
-	}
-}
-
-// After a repair that cut the log behind what the views reflect: no start, a clear word, and a rebuild that puts it right, even
-// where an older rebuild was left unfinished.
-func TestRebuildAfterRepair(t *testing.T) {
-	fs, _ := offlineDisk(t, 400)
-	half := newTestRebuild(fs)
-	half.until, half.verify = 400, true // leaves nothing
-	half.must(t)
-
-	names, err := fs.List(offlinePath + "/log/store")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range names {
-		if !strings.HasSuffix(n, ".log") {
-			continue
-		}
-		p := offlinePath + "/log/store/" + n
-		info, err := fs.Stat(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := fs.OpenReadWrite(p, vfs.WriteCategoryUnspecified)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = f.WriteAt([]byte{0xff, 0xff, 0xff, 0xff}, info.Size()/2)
-		if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var out bytes.Buffer
-	if err := repairLog(fs, offlinePath, nil, &out); err != nil {
-		t.Fatal(err)
-	}
-	t.Log(out.String())
-	if !strings.Contains(out.String(), "Run `tidemark rebuild`: the views reflect sequence 400") || !strings.Contains(out.String(), "Lost: sequences ") {
-		t.Errorf("%s", out.String())
-	}
-	var short *log.ShortLogError
-	if _, err := startFoldRig(fs); !errors.As(err, &short) {
-		t.Errorf("a start with views that are ahead: %v", err)
-	}
-	if err := digest(t.Context(), fs, offlinePath, "text", new(bytes.Buffer)); !errors.As(err, &short) || !strings.Contains(err.Error(), "tidemark rebuild") {
-		t.Errorf("a digest with views that are ahead: %v", err)
-	}
-	newTestRebuild(fs).must(t)
-	wantStart(t, fs, offlineDigest(t, fs, "text"))
-	out.Reset()
-	if err := repairLog(fs, offlinePath, nil, &out); err != nil || !strings.Contains(out.String(), "sound") {
-		t.Errorf("repair of a sound log: %v, %s", err, out.String())
 	}
 }
 

@@ -45,6 +45,7 @@ type serveFlags struct {
 	listenAddress string
 	routePrefix   string
 	corsOrigin    string
+	lifecycle     bool
 
 	minFree units.Base2Bytes
 	maxLag  time.Duration
@@ -59,6 +60,7 @@ type serveFlags struct {
 	maxBody, maxDecoded, maxInflight units.Base2Bytes
 	maxFuture                        time.Duration
 	maxSeries, maxRequestSamples     int
+	maxRequests                      int
 	maxLabels, maxName, maxValue     int
 	rateLimit                        float64
 
@@ -131,6 +133,8 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c.Flag("web.route-prefix", "Prefix of all paths.").Default("").StringVar(&f.routePrefix)
 	c.Flag("web.cors.origin", "Regular expression, anchored, of the origins whose scripts may read. None by default.").Default("").StringVar(&f.corsOrigin)
 
+	c.Flag("web.enable-lifecycle", "Let POST or PUT /-/reload read the configuration again, as SIGHUP does.").Default("false").BoolVar(&f.lifecycle)
+
 	c.Flag("log.min-free-bytes", "Writes get 503 while the disk of the log has less space than this.").Default("256MiB").BytesVar(&f.minFree)
 	c.Flag("projection.max-lag", "Writes get 503 while a projection is further behind the log than this. 0 = never.").Default("30s").DurationVar(&f.maxLag)
 	c.Flag("projection.workers", "Goroutines that fold. 0 = one for each CPU.").Default("0").IntVar(&f.workers)
@@ -142,13 +146,14 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c.Flag("query.max-concurrency", "Queries at one time; others wait.").Default("20").IntVar(&f.concurrency)
 
 	size := func(name, help string, def int64, to *units.Base2Bytes) {
-		c.Flag(name, help).Default(strconv.FormatInt(def, 10) + "B").BytesVar(to)
+		c.Flag(name, help).Default(units.Base2Bytes(def).String()).BytesVar(to)
 	}
 	size("write.max-body-bytes", "Largest body of a write, as it comes.", rw.MaxBodyBytes, &f.maxBody)
 	size("write.max-decoded-bytes", "Largest body of a write, decompressed.", rw.MaxDecodedBytes, &f.maxDecoded)
 	size("write.max-inflight-bytes", "Memory of all writes under way; beyond it 503.", rw.MaxInflightBytes, &f.maxInflight)
 	c.Flag("write.max-future", "How far ahead of the clock a sample may be. 0 = any distance.").Default(rw.MaxFuture.String()).DurationVar(&f.maxFuture)
 	count := func(name, help string, def int, to *int) { c.Flag(name, help).Default(strconv.Itoa(def)).IntVar(to) }
+	count("write.max-inflight-requests", "Writes under way; beyond it 503.", rw.MaxInflightRequests, &f.maxRequests)
 	count("write.max-series", "Series of one request.", rw.MaxSeries, &f.maxSeries)
 	count("write.max-samples", "Samples of one request.", rw.MaxSamples, &f.maxRequestSamples)
 	count("write.max-labels", "Labels of one series.", rw.MaxLabels, &f.maxLabels)
@@ -354,7 +359,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	rw := remotewrite.DefaultOptions()
 	write, err := remotewrite.New(n.gate, n.events.Dictionary(), n.gate, n.registry, remotewrite.Options{
 		MaxBodyBytes: int64(f.maxBody), MaxDecodedBytes: int64(f.maxDecoded), MaxInflightBytes: int64(f.maxInflight),
-		MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
+		MaxInflightRequests: f.maxRequests, MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
 		MaxLabels: f.maxLabels, MaxLabelNameBytes: f.maxName, MaxLabelValueBytes: f.maxValue,
 		MaxFuture: f.maxFuture, Now: f.around.time, BodyTimeout: rw.BodyTimeout,
 		RateLimit: f.rateLimit, RateBurst: max(1, int(f.rateLimit)),
@@ -363,8 +368,11 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		return nil, &exitError{exitUsage, err}
 	}
 	opts := transport.Options{
-		Materializations: n, Rules: n, Reload: n.reload, RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
+		Materializations: n, Rules: n, RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
+	}
+	if f.lifecycle {
+		opts.Reload = n.reload
 	}
 	if !cfg.Exact.Upstream.IsZero() {
 		up, err := upstream.New(cfg.Exact.Upstream.Reveal().String(), upstream.Options{Timeout: f.timeout, Registerer: n.registry})

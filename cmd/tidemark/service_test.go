@@ -129,6 +129,11 @@ func TestL1_TerminatedUnderLoad(t *testing.T) {
 func TestReload(t *testing.T) {
 	s := newSite(t, oneStream)
 	p := s.serveReady()
+	if r := s.must(http.MethodPost, "/-/reload"); r.code != http.StatusForbidden {
+		t.Errorf("a reload that is not enabled: %d %s", r.code, r.body)
+	}
+	s.stop(p)
+	p = s.serveReady("--web.enable-lifecycle")
 	names := func() string {
 		var answer struct {
 			Data []struct{ Name, State string }
@@ -144,7 +149,11 @@ func TestReload(t *testing.T) {
 		return strings.Join(out, ", ")
 	}
 	reloadedWell := func() bool {
-		return strings.Contains(s.must(http.MethodGet, "/api/v1/status/runtimeinfo").body, `"reloadConfigSuccess":true`)
+		well := s.metric("tidemark_config_last_reload_successful") == 1
+		if said := strings.Contains(s.must(http.MethodGet, "/api/v1/status/runtimeinfo").body, `"reloadConfigSuccess":true`); said != well {
+			t.Errorf("the metric says %v, the status %v", well, said)
+		}
+		return well
 	}
 	if got := names(); got != "requests serving" || !reloadedWell() {
 		t.Fatalf("at first: %s", got)
@@ -158,6 +167,7 @@ func TestReload(t *testing.T) {
 		return got == "errors serving, requests serving" || got == "requests serving, errors serving", got
 	})
 
+	good := s.metric("tidemark_config_last_reload_success_timestamp_seconds")
 	s.configure(two + "  - {name: broken, expr: \"sum(\", every: 10s}\n")
 	r := s.must(http.MethodPost, "/-/reload")
 	if r.code != http.StatusInternalServerError || !strings.HasPrefix(r.body, "failed to reload config: ") || !strings.Contains(r.body, "materializations[2].expr") {
@@ -171,6 +181,9 @@ func TestReload(t *testing.T) {
 		said := p.out.String()
 		return strings.Contains(said, "Reload failed"), said
 	})
+	if at := s.metric("tidemark_config_last_reload_success_timestamp_seconds"); at != good {
+		t.Errorf("the last good reload was at %v, and now at %v", good, at)
+	}
 
 	// Both plans answer: the stream that stayed from its first sample on, the new one from its own.
 	for name, v := range map[string]float64{"m": 3, "e": 5} {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 
 	"github.com/alecthomas/kingpin/v2"
+	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"tidemark/log"
@@ -45,7 +46,7 @@ func newLogVerify(app *kingpin.Application) command {
 	}}
 }
 
-// repairLog repairs the log and says what else has to be done. Damage that was repaired is no error.
+// repairLog repairs the log, and moves aside what can no longer go with it. Damage that was repaired is no error.
 func repairLog(fs vfs.FS, path string, progress func(log.Seq), stdout io.Writer) error {
 	report, err := log.Repair(fs.PathJoin(path, logDir), log.Options{FS: fs}, progress)
 	if err != nil {
@@ -54,41 +55,101 @@ func repairLog(fs vfs.FS, path string, progress func(log.Seq), stdout io.Writer)
 	if _, err := io.WriteString(stdout, report.String()); err != nil {
 		return err
 	}
-	if report.Damage == "" {
-		return nil
+	if err := reconcile(fs, path, report.Aside, stdout); err != nil {
+		return fmt.Errorf("the log is sound now, but %w", err)
 	}
-	advice, err := adviceAfterRepair(fs, path)
-	if err != nil {
-		return fmt.Errorf("the log is repaired, but: %w", err)
-	}
-	_, err = fmt.Fprintln(stdout, advice)
-	return err
+	return nil
 }
 
-// adviceAfterRepair looks whether the views still belong to what is left of the log.
-func adviceAfterRepair(fs vfs.FS, path string) (advice string, err error) {
+// reconcile looks whether views and base still go with the log, which a repair may have cut behind what they reflect, and moves
+// aside what does not, so that a start folds it again. A repair that was cut off before it came here is made good by the next.
+func reconcile(fs vfs.FS, path, aside string, stdout io.Writer) (err error) {
 	o, err := openOffline(fs, path, 0, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
-	dir := bucket.InForce(o.viewsPath(), o.viewsOptions())
-	if dir == "" {
-		return "There are no views; the next start folds them from the log.", nil
+	if err := bucket.Settle(o.viewsPath(), o.viewsOptions()); err != nil {
+		return err
 	}
-	store, err := bucket.OpenReadOnly(dir, o.events.Identity(), o.viewsOptions())
+	head, floor := o.events.Head(), o.events.Floor()
+	start, err := o.start()
+	switch {
+	case err != nil && floor == 1:
+		var damage *bucket.BaseError
+		if !errors.As(err, &damage) && !errors.Is(err, bucket.ErrOtherLog) {
+			return err
+		}
+		if err := o.moveAside(baseDir, aside, fmt.Sprintf("the base cannot be used (%v)", err), stdout); err != nil {
+			return err
+		}
+	case err != nil:
+		return fmt.Errorf("no rebuild is possible: %w", err)
+	case start.newest > head && floor == 1:
+		why := fmt.Sprintf("the base reflects sequence %d, which is beyond the end of the log, %d", start.newest, head)
+		if err := o.moveAside(baseDir, aside, why, stdout); err != nil {
+			return err
+		}
+	case start.newest > head:
+		// Below the floor the base is the only copy, and it cannot be taken back to an earlier sequence.
+		return fmt.Errorf("no service can start from it: base %s reflects sequence %d, and the log is left with %d to %d; "+
+			"what the base holds of the events in between cannot be taken out of it. Restore the log and the base from one backup", start.base.Path, start.newest, floor, head)
+	}
+	return o.reconcileViews(head, aside, stdout)
+}
+
+// reconcileViews moves the views aside if they cannot be used, or are ahead of the log.
+func (o *offline) reconcileViews(head log.Seq, aside string, stdout io.Writer) error {
+	if bucket.InForce(o.viewsPath(), o.viewsOptions()) == "" {
+		fmt.Fprintln(stdout, "There are no views; the next start folds them from the log.")
+		return nil
+	}
+	store, err := bucket.OpenReadOnly(o.viewsPath(), o.events.Identity(), o.viewsOptions())
 	if unusable(err) {
-		return fmt.Sprintf("Run `tidemark rebuild`: the views cannot be used (%v).", err), nil
+		return o.moveAside(viewsDir, aside, fmt.Sprintf("the views cannot be used (%v)", err), stdout)
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
 	newest, err := store.Newest()
 	if err = errors.Join(err, store.Close()); err != nil {
-		return "", err
+		return err
 	}
-	if head := o.events.Head(); newest > uint64(head) {
-		return fmt.Sprintf("Run `tidemark rebuild`: the views reflect sequence %d, which is beyond the end of the log, %d. No service starts before that.", newest, head), nil
+	if newest > uint64(head) {
+		return o.moveAside(viewsDir, aside, fmt.Sprintf("the views reflect sequence %d, which is beyond the end of the log, %d", newest, head), stdout)
 	}
-	return fmt.Sprintf("The views reflect sequence %d and stay valid.", newest), nil
+	_, err = fmt.Fprintf(stdout, "The views reflect sequence %d and stay valid.\n", newest)
+	return err
+}
+
+// moveAside moves a part of the storage to where the repair has moved the damaged log, or, without one, to a name beside its own,
+// and says why.
+func (o *offline) moveAside(part, aside, why string, stdout io.Writer) error {
+	name := part
+	if aside == "" {
+		aside, name = o.path, part+".damaged"
+	}
+	to := o.fs.PathJoin(aside, name)
+	for n := 2; ; n++ {
+		if _, err := o.fs.Stat(to); oserror.IsNotExist(err) {
+			break
+		} else if err != nil {
+			return err
+		}
+		to = o.fs.PathJoin(aside, fmt.Sprintf("%s-%d", name, n))
+	}
+	if err := o.fs.Rename(o.fs.PathJoin(o.path, part), to); err != nil {
+		return fmt.Errorf("move %s aside: %w", part, err)
+	}
+	for _, dir := range []string{aside, o.path} {
+		d, err := o.fs.OpenDir(dir)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(stdout, "Moved aside, because %s: %s\nThe next start, or `tidemark rebuild`, folds the views again from what is left.\n", why, to)
+	return err
 }

@@ -39,6 +39,24 @@ func EncodedHasHistogram(src []byte) bool {
 	return len(src) > 0 && src[0]&tagHistogram != 0
 }
 
+// EncodedSamples returns the number of samples of the encoded pane at the start of src, as its head says it; 0 for columns.
+func EncodedSamples(src []byte) int {
+	if len(src) == 0 {
+		return 0
+	}
+	switch shape := src[0] & tagShapeMask; {
+	case shape == shapeColumns, shape == shapeEmpty:
+		return 0
+	case shape == shapeDecimal || shape == shapeXOR:
+		if len(src) < 2 {
+			return 0
+		}
+		return min(int(src[1]&countMask), MaxSamples)
+	default:
+		return 1
+	}
+}
+
 // AppendDecoded decodes the pane at the start of src, adds it behind what w holds, and returns the number of its bytes.
 // end is what AppendEncode was given. Panes come in the order of their ends. After an error, which is a *CorruptError, w
 // is as it was.

@@ -227,10 +227,7 @@ func (b *Base) describe(fs vfs.FS, views string) error {
 
 // NewestBase describes the newest base in dir. It fails with ErrNoBase, or with a *BaseError if that base cannot be read.
 func NewestBase(dir string, opts Options) (Base, error) {
-	fs := opts.FS
-	if fs == nil {
-		fs = vfs.Default
-	}
+	fs := opts.fs()
 	seqs, err := listBases(fs, dir)
 	if err != nil {
 		return Base{}, err
@@ -280,14 +277,9 @@ func readBase(fs vfs.FS, path string) (Base, error) {
 	return b, nil
 }
 
-// RestoreBase puts the newest base in dir in the place of the views in viewsDir, whatever is there. identity and floor are those of
-// the log: ErrOtherLog if the base is of another one, ErrNoBase if there is none that reaches the floor, a *BaseError if a byte
-// of it is not what was sealed. Then nothing has changed. A crash leaves the old views, none, or those of the base.
-func RestoreBase(dir, viewsDir string, identity []byte, floor uint64, opts Options) (Base, error) {
-	fs := opts.FS
-	if fs == nil {
-		fs = vfs.Default
-	}
+// BaseOf describes the newest base in dir from which the log with this identity goes on: ErrOtherLog if the newest is of another
+// one, ErrNoBase if there is none or it does not reach the log's floor, a *BaseError if its description is damaged.
+func BaseOf(dir string, identity []byte, floor uint64, opts Options) (Base, error) {
 	b, err := NewestBase(dir, opts)
 	switch {
 	case err != nil:
@@ -296,6 +288,38 @@ func RestoreBase(dir, viewsDir string, identity []byte, floor uint64, opts Optio
 		return Base{}, fmt.Errorf("base %s: %w", b.Path, ErrOtherLog)
 	case b.Seq+1 < floor:
 		return Base{}, fmt.Errorf("%w that reaches the log, which begins at %d: %s ends at %d", ErrNoBase, floor, b.Path, b.Seq)
+	}
+	return b, nil
+}
+
+// OpenBase opens the views in a base, of which it checks every byte, and changes nothing: a *BaseError if one is not what was
+// sealed.
+func OpenBase(b Base, opts Options) (*Store, error) {
+	fs := opts.fs()
+	for _, f := range b.Files {
+		name := fs.PathJoin(b.Path, baseViews, f.Name)
+		size, sum, err := sumFile(fs, name, io.Discard)
+		if err := b.judge(f, name, size, sum, err); err != nil {
+			return nil, fmt.Errorf("bucket: open base: %w", err)
+		}
+	}
+	opts.FS = lockless{fs}
+	return OpenReadOnly(fs.PathJoin(b.Path, baseViews), b.Identity, opts)
+}
+
+// lockless leaves no lock file behind: nothing ever writes to a base, and whoever looks at one holds the lock of the log.
+type lockless struct{ vfs.FS }
+
+func (lockless) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
+
+// RestoreBase puts the newest base in dir in the place of the views in viewsDir, whatever is there. identity and floor are those of
+// the log: ErrOtherLog if the base is of another one, ErrNoBase if there is none that reaches the floor, a *BaseError if a byte
+// of it is not what was sealed. Then nothing has changed. A crash leaves the old views, none, or those of the base.
+func RestoreBase(dir, viewsDir string, identity []byte, floor uint64, opts Options) (Base, error) {
+	fs := opts.fs()
+	b, err := BaseOf(dir, identity, floor, opts)
+	if err != nil {
+		return Base{}, err
 	}
 	work := viewsDir + restoreSuffix
 	if err := errors.Join(fs.RemoveAll(work), fs.MkdirAll(work, 0o755)); err != nil {
@@ -330,19 +354,27 @@ func (b *Base) copyTo(fs vfs.FS, work string) error {
 	for _, f := range b.Files {
 		name := fs.PathJoin(views, f.Name)
 		size, sum, err := copyFile(fs, name, fs.PathJoin(work, f.Name))
-		switch {
-		case oserror.IsNotExist(err):
-			return &BaseError{Path: name, Reason: "missing"}
-		case err != nil:
-			return fmt.Errorf("bucket: restore base: copy %s: %w", name, err)
-		case size != f.Size:
-			return &BaseError{Path: name, Reason: fmt.Sprintf("%d bytes, not %d", size, f.Size)}
-		case sum != f.Sum:
-			return &BaseError{Path: name, Reason: fmt.Sprintf("crc32c is %08x, not %08x", sum, f.Sum)}
+		if err := b.judge(f, name, size, sum, err); err != nil {
+			return fmt.Errorf("bucket: restore base: %w", err)
 		}
 	}
 	if err := syncDirectory(fs, work); err != nil {
 		return fmt.Errorf("bucket: restore base: %w", err)
+	}
+	return nil
+}
+
+// judge compares a file of the base with what was sealed.
+func (b *Base) judge(f BaseFile, name string, size int64, sum uint32, err error) error {
+	switch {
+	case oserror.IsNotExist(err):
+		return &BaseError{Path: name, Reason: "missing"}
+	case err != nil:
+		return fmt.Errorf("read %s: %w", name, err)
+	case size != f.Size:
+		return &BaseError{Path: name, Reason: fmt.Sprintf("%d bytes, not %d", size, f.Size)}
+	case sum != f.Sum:
+		return &BaseError{Path: name, Reason: fmt.Sprintf("crc32c is %08x, not %08x", sum, f.Sum)}
 	}
 	return nil
 }

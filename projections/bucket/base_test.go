@@ -125,6 +125,17 @@ func TestP9_DamagedBaseIsNamed(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 		check(t, openAt(t, image, testViews).Close())
+		if !strings.Contains(what, "/views/") {
+			return
+		}
+		_, err = OpenBase(b, Options{FS: image})
+		if !errors.As(err, &bad) {
+			t.Errorf("%s: opened: %v", what, err)
+		}
+		_, err = BeginRebuild(testViews, Work{Identity: identity}, &b, Options{FS: image})
+		if !errors.As(err, &bad) || exists(image, RebuildDir(testViews)) {
+			t.Errorf("%s: a rebuild: %v", what, err)
+		}
 	}
 	files := []string{b.Path + "/BASE"}
 	for _, f := range b.Files {

@@ -68,7 +68,7 @@ func (s *Store) Compact(k Key, shard int) (Compaction, error) {
 	var items []item
 	for _, in := range inputs {
 		c.Read += int64(len(in.piece))
-		if items, err = appendPieceItems(items, in.piece, nil); err != nil {
+		if items, err = appendPieceItems(items, in.piece); err != nil {
 			return Compaction{}, fmt.Errorf("%w (stream %x, block %d, shard %d, seq %d)", err, k.Stream, k.Block, shard, in.seq)
 		}
 	}

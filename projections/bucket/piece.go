@@ -10,8 +10,13 @@ import (
 	"slices"
 )
 
-// pieceVersion is the version of the piece format.
-const pieceVersion = 1
+const (
+	// pieceVersion is the version of the piece format.
+	pieceVersion = 1
+	// maskIncomplete and maskHealed say that further masks follow that of the panes.
+	maskIncomplete = 1
+	maskHealed     = 1 << 33
+)
 
 // ErrCorruptPiece is wrapped by every error about a piece that does not decode.
 var ErrCorruptPiece = errors.New("bucket: corrupt piece")
@@ -23,7 +28,7 @@ type item struct {
 	ref     uint64
 	order   uint32 // position in time: of two panes for one (ref, idx) the greater wins
 	idx     uint8
-	mark    bool
+	kind    kind
 	payload []byte
 }
 
@@ -40,27 +45,34 @@ func sortItems(items []item) {
 	})
 }
 
-// seriesItems is what a block holds of one series after merging: the newest panes, and the marks.
+// seriesItems is what a block holds of one series after merging: the newest panes, the marks that were not taken back, and where
+// older ones are.
 type seriesItems struct {
 	ref        uint64
+	at         int // index among the wanted series, if these are given
 	mask       uint32
 	incomplete uint32
-	payloads   [EndsPerBlock][]byte
+	healed     uint32
+	payloads   []([]byte) // EndsPerBlock
 }
 
 // merge calls yield for each series of sorted items (P1).
 func merge(items []item, yield func(*seriesItems) error) error {
-	var s seriesItems
+	s := seriesItems{payloads: make([][]byte, EndsPerBlock)}
 	for i := 0; i < len(items); {
-		s.ref, s.mask, s.incomplete = items[i].ref, 0, 0
+		s.ref, s.mask, s.incomplete, s.healed = items[i].ref, 0, 0, 0
 		for ; i < len(items) && items[i].ref == s.ref; i++ {
 			it := &items[i]
-			if it.mark {
+			switch it.kind {
+			case mark:
 				s.incomplete |= 1 << it.idx
-				continue
+			case healed:
+				s.incomplete &^= 1 << it.idx
+				s.healed |= 1 << it.idx
+			default:
+				s.mask |= 1 << it.idx
+				s.payloads[it.idx] = it.payload
 			}
-			s.mask |= 1 << it.idx
-			s.payloads[it.idx] = it.payload
 		}
 		if err := yield(&s); err != nil {
 			return err
@@ -73,7 +85,7 @@ func merge(items []item, yield func(*seriesItems) error) error {
 func appendPiece(dst []byte, chunks []*chunk) []byte {
 	var items []item
 	for _, c := range chunks {
-		items = c.appendItems(items, nil)
+		items = c.appendItems(items)
 	}
 	return appendItemsPiece(dst, items)
 }
@@ -96,11 +108,16 @@ func appendItemsPiece(dst []byte, items []item) []byte {
 		prev = s.ref
 		m := uint64(s.mask) << 1
 		if s.incomplete != 0 {
-			m |= 1
+			m |= maskIncomplete
+		}
+		if s.healed != 0 {
+			m |= maskHealed
 		}
 		dst = binary.AppendUvarint(dst, m)
-		if s.incomplete != 0 {
-			dst = binary.AppendUvarint(dst, uint64(s.incomplete))
+		for _, more := range [...]uint32{s.incomplete, s.healed} {
+			if more != 0 {
+				dst = binary.AppendUvarint(dst, uint64(more))
+			}
 		}
 		for rest := s.mask; rest != 0; rest &= rest - 1 {
 			p := s.payloads[bits.TrailingZeros32(rest)]
@@ -117,20 +134,17 @@ func seal(piece []byte) []byte {
 	return binary.LittleEndian.AppendUint32(piece, crc32.Checksum(piece, castagnoli))
 }
 
-// appendItems appends the chunk's entries whose series is wanted (nil: all), in the order in which they were put.
-func (c *chunk) appendItems(items []item, wanted *refSet) []item {
+// appendItems appends the chunk's entries, in the order in which they were put.
+func (c *chunk) appendItems(items []item) []item {
 	for i := range c.entries {
 		e := &c.entries[i]
-		if wanted != nil && !wanted.has(e.ref) {
-			continue
-		}
-		items = append(items, item{
-			ref: e.ref, order: uint32(len(items)), idx: e.idx, mark: e.mark,
-			payload: c.data[e.off : e.off+e.size : e.off+e.size],
-		})
+		items = append(items, item{ref: e.ref, order: uint32(len(items)), idx: e.idx, kind: e.kind, payload: c.payload(e)})
 	}
 	return items
 }
+
+// payload is the pane of an entry; it aliases the chunk.
+func (c *chunk) payload(e *entry) []byte { return c.data[e.off : e.off+e.size : e.off+e.size] }
 
 // pieceReader walks the series of an encoded piece.
 type pieceReader struct {
@@ -138,7 +152,7 @@ type pieceReader struct {
 	left uint64
 	ref  uint64
 
-	mask, incomplete uint32
+	mask, incomplete, healed uint32
 }
 
 // openPiece checks the checksum and the version.
@@ -191,21 +205,26 @@ func (r *pieceReader) next() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if m>>33 != 0 || m == 0 {
+	if m > 2*maskHealed-1 || m == 0 {
 		return false, fmt.Errorf("%w: mask %#x", ErrCorruptPiece, m)
 	}
-	r.mask, r.incomplete = uint32(m>>1), 0
-	if m&1 != 0 {
-		inc, err := r.uvarint()
-		if err != nil {
-			return false, err
-		}
-		if inc == 0 || inc>>32 != 0 {
-			return false, fmt.Errorf("%w: incomplete mask %#x", ErrCorruptPiece, inc)
-		}
-		r.incomplete = uint32(inc)
+	r.mask = uint32(m >> 1)
+	if r.incomplete, err = r.more(m & maskIncomplete); err == nil {
+		r.healed, err = r.more(m & maskHealed)
 	}
-	return true, nil
+	return err == nil, err
+}
+
+// more reads a further mask if there is one.
+func (r *pieceReader) more(flag uint64) (uint32, error) {
+	if flag == 0 {
+		return 0, nil
+	}
+	m, err := r.uvarint()
+	if err == nil && (m == 0 || m>>32 != 0) {
+		err = fmt.Errorf("%w: further mask %#x", ErrCorruptPiece, m)
+	}
+	return uint32(m), err
 }
 
 // payload returns the next pane of the current series; it aliases the piece.
@@ -222,8 +241,8 @@ func (r *pieceReader) payload() ([]byte, error) {
 	return p, nil
 }
 
-// appendItems appends what the piece holds of the wanted series (nil: all), as one age.
-func appendPieceItems(items []item, piece []byte, wanted *refSet) ([]item, error) {
+// appendPieceItems appends what the piece holds, as one age.
+func appendPieceItems(items []item, piece []byte) ([]item, error) {
 	r, err := openPiece(piece)
 	if err != nil {
 		return items, err
@@ -233,44 +252,21 @@ func appendPieceItems(items []item, piece []byte, wanted *refSet) ([]item, error
 		if err != nil || !ok {
 			return items, err
 		}
-		take := wanted == nil || wanted.has(r.ref)
 		for rest := r.mask; rest != 0; rest &= rest - 1 {
 			p, err := r.payload()
 			if err != nil {
 				return items, err
 			}
-			if take {
-				items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), payload: p})
+			items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), payload: p})
+		}
+		// A mark that stands beside the healing is newer.
+		for _, more := range [...]struct {
+			mask uint32
+			kind kind
+		}{{r.healed, healed}, {r.incomplete, mark}} {
+			for rest := more.mask; rest != 0; rest &= rest - 1 {
+				items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), kind: more.kind})
 			}
 		}
-		if !take {
-			continue
-		}
-		for rest := r.incomplete; rest != 0; rest &= rest - 1 {
-			items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), mark: true})
-		}
 	}
-}
-
-// refSet answers membership for increasing references, with a moving finger: cheap when asked in order, right in any.
-type refSet struct {
-	refs   []uint64
-	finger int
-}
-
-func (s *refSet) has(ref uint64) bool {
-	if i := s.finger; i < len(s.refs) {
-		if s.refs[i] == ref {
-			return true
-		}
-		if i+1 < len(s.refs) && s.refs[i+1] == ref {
-			s.finger++
-			return true
-		}
-	}
-	i, ok := slices.BinarySearch(s.refs, ref)
-	if ok {
-		s.finger = i
-	}
-	return ok
 }

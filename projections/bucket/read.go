@@ -23,6 +23,7 @@ type ShardView struct {
 // Bucket is one published bucket as a reader meets it.
 type Bucket struct {
 	Ref        uint64
+	At         int    // its index in ShardView.Refs, if these were given
 	End        int64  // ms
 	Pane       []byte // nil if only marked; valid during the call
 	Incomplete bool   // late samples were lost
@@ -68,7 +69,9 @@ type collector struct {
 	shards   []ShardView
 	yield    func(int, Bucket) error
 
-	items []item
+	cells cells  // where series are wanted by reference
+	items []item // where all are
+	buf   []byte // copies of the pieces of a block
 }
 
 func (c *collector) run(stream uint64, lo, hi int64) error {
@@ -120,11 +123,9 @@ func (c *collector) nextBlock(stream uint64, b, hi int64, inMemory map[Key]struc
 // shard merges one block of one shard. The iterator stands at its first piece, or beyond it.
 func (c *collector) shard(k Key, shard int) error {
 	sv := &c.shards[shard]
-	var wanted *refSet
-	if sv.Refs != nil {
-		wanted = &refSet{refs: sv.Refs}
-	}
-	c.items = c.items[:0]
+	wanted := sv.Refs != nil
+	c.items, c.buf = c.items[:0], c.buf[:0]
+	c.cells.reset(sv.Refs)
 	for c.it.Valid() {
 		pk, ps, seq, err := parsePieceKey(c.it.Key())
 		if err != nil {
@@ -133,33 +134,45 @@ func (c *collector) shard(k Key, shard int) error {
 		if pk != k || ps != shard {
 			break
 		}
-		if seq <= sv.PieceSeq && (wanted == nil || len(wanted.refs) > 0) {
+		if seq <= sv.PieceSeq && (!wanted || len(sv.Refs) > 0) {
 			v, err := c.it.ValueAndErr()
 			if err != nil {
 				return fmt.Errorf("bucket: read piece: %w", err)
 			}
-			// The items alias the piece, and the iterator's buffer is reused.
-			if c.items, err = appendPieceItems(c.items, append([]byte(nil), v...), wanted); err != nil {
+			// What is read aliases the piece, and the iterator's buffer is reused.
+			n := len(c.buf)
+			c.buf = append(c.buf, v...)
+			if wanted {
+				err = c.cells.addPiece(c.buf[n:])
+			} else {
+				c.items, err = appendPieceItems(c.items, c.buf[n:])
+			}
+			if err != nil {
 				return fmt.Errorf("%w (stream %x, block %d, shard %d, seq %d)", err, k.Stream, k.Block, shard, seq)
 			}
 		}
 		c.it.Next()
 	}
 	for _, ch := range sv.View.chunks[k] {
-		c.items = ch.appendItems(c.items, wanted)
+		if wanted {
+			c.cells.addChunk(&ch)
+		} else {
+			c.items = ch.appendItems(c.items)
+		}
 	}
-	if len(c.items) == 0 {
-		return nil
-	}
-	sortItems(c.items)
-	return merge(c.items, func(s *seriesItems) error {
+	each := func(s *seriesItems) error {
 		return s.each(c.grid, k.Block, func(b Bucket) error {
 			if b.End <= c.from || b.End > c.to {
 				return nil
 			}
 			return c.yield(shard, b)
 		})
-	})
+	}
+	if wanted {
+		return c.cells.each(each)
+	}
+	sortItems(c.items)
+	return merge(c.items, each)
 }
 
 // Each calls yield with every bucket of the view, by block, series and end.
@@ -170,7 +183,7 @@ func (v *View) Each(g Grid, yield func(Bucket) error) error {
 	for _, k := range keys {
 		var items []item
 		for _, ch := range v.chunks[k] {
-			items = ch.appendItems(items, nil)
+			items = ch.appendItems(items)
 		}
 		sortItems(items)
 		if err := merge(items, func(s *seriesItems) error { return s.each(g, k.Block, yield) }); err != nil {
@@ -184,7 +197,7 @@ func (v *View) Each(g Grid, yield func(Bucket) error) error {
 func (s *seriesItems) each(g Grid, block int64, yield func(Bucket) error) error {
 	for rest := s.mask | s.incomplete; rest != 0; rest &= rest - 1 {
 		idx := bits.TrailingZeros32(rest)
-		b := Bucket{Ref: s.ref, End: g.End(block, idx), Incomplete: s.incomplete&(1<<idx) != 0}
+		b := Bucket{Ref: s.ref, At: s.at, End: g.End(block, idx), Incomplete: s.incomplete&(1<<idx) != 0}
 		if s.mask&(1<<idx) != 0 {
 			b.Pane = s.payloads[idx]
 		}

@@ -28,11 +28,12 @@ type Work struct {
 	Through  uint64   // the last event
 	Hash     [16]byte // of that event; as each event names its predecessor's, it stands for all of them
 	Program  string   // the version that folds; another one may fold otherwise
+	Base     uint64   // sequence of the base that it starts from; 0: from the first event
 }
 
 func (w Work) encode() []byte {
-	s := fmt.Sprintf("%s, format %d\nlog %x\nthrough %d\nhash %x\nprogram %q\n",
-		workMagic, storeVersion, w.Identity, w.Through, w.Hash, w.Program)
+	s := fmt.Sprintf("%s, format %d\nlog %x\nthrough %d\nhash %x\nprogram %q\nbase %d\n",
+		workMagic, storeVersion, w.Identity, w.Through, w.Hash, w.Program, w.Base)
 	return fmt.Appendf(nil, "%scrc32c %08x\n", s, crc32.Checksum([]byte(s), castagnoli))
 }
 
@@ -42,8 +43,12 @@ func RebuildDir(dir string) string { return dir + rebuildSuffix }
 func oldDir(dir string) string { return dir + oldSuffix }
 
 // BeginRebuild makes room for the rebuild of the views in dir. Where an earlier one with the same work was interrupted, it
-// keeps what that one has folded, and resumes is true; anything else is removed (P6). Settle must come first.
-func BeginRebuild(dir string, w Work, opts Options) (resumes bool, err error) {
+// keeps what that one has folded, and resumes is true; anything else is removed (P6). Settle must come first. With a base it starts
+// from a copy of it, every byte of which is checked: a *BaseError if one is not what was sealed.
+func BeginRebuild(dir string, w Work, base *Base, opts Options) (resumes bool, err error) {
+	if base != nil {
+		w.Base = base.Seq
+	}
 	fs := opts.fs()
 	path := RebuildDir(dir)
 	note := w.encode()
@@ -56,6 +61,12 @@ func BeginRebuild(dir string, w Work, opts Options) (resumes bool, err error) {
 	if err := errors.Join(fs.MkdirAll(path, 0o755), syncDir(fs, fs.PathDir(path))); err != nil {
 		return false, fmt.Errorf("bucket: make %s: %w", path, err)
 	}
+	if base != nil {
+		if err := base.copyTo(fs, path); err != nil {
+			return false, errors.Join(err, fs.RemoveAll(path))
+		}
+	}
+	// The note comes last: without it, nothing that is there is gone on with.
 	if err := writeWork(fs, path, note); err != nil {
 		return false, fmt.Errorf("bucket: note of %s: %w", path, err)
 	}

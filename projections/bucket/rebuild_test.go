@@ -129,7 +129,7 @@ func rebuildAndSwap(fs vfs.FS) error {
 	if err := Settle(swapDir, o); err != nil {
 		return err
 	}
-	resumes, err := BeginRebuild(swapDir, swapWork, o)
+	resumes, err := BeginRebuild(swapDir, swapWork, nil, o)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func rebuildAndSwap(fs vfs.FS) error {
 		if err := DropRebuild(swapDir, o); err != nil {
 			return err
 		}
-		if _, err := BeginRebuild(swapDir, swapWork, o); err != nil {
+		if _, err := BeginRebuild(swapDir, swapWork, nil, o); err != nil {
 			return err
 		}
 		err = fillDir(fs, RebuildDir(swapDir), 7)
@@ -192,7 +192,7 @@ func TestP6_OnlyTheSameWorkGoesOn(t *testing.T) {
 	o := Options{FS: fs}
 	begin := func(w Work) bool {
 		t.Helper()
-		resumes, err := BeginRebuild(swapDir, w, o)
+		resumes, err := BeginRebuild(swapDir, w, nil, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,6 +209,7 @@ func TestP6_OnlyTheSameWorkGoesOn(t *testing.T) {
 		"through":  func(w *Work) { w.Through++ },
 		"hash":     func(w *Work) { w.Hash[15]++ },
 		"program":  func(w *Work) { w.Program = "two" },
+		"base":     func(w *Work) { w.Base = 3 },
 	} {
 		if err := fillDir(fs, RebuildDir(swapDir), 7); err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
 )
@@ -98,10 +99,27 @@ func play(ctx context.Context, fs vfs.FS, h history, cam *camera) (string, error
 func TestCrashAtEveryFileOperation(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	ctx := testContext(t)
-	h := randomHistory(rand.New(rand.NewPCG(seed, 1)), 40, []*log.Plan{
+	crashEverywhere(t, seed, randomHistory(rand.New(rand.NewPCG(seed, 1)), 40, []*log.Plan{
 		planOf(t, named("m", 10_000), named("n", 15_000)), planOf(t, named("m", 10_000), named("o", 10_000)),
-	})
+	}))
+}
+
+// A crash at any write from the samples of 20 panes to the end of their publication: each bucket is there once, with its final
+// value.
+func TestCase_C33_CrashBetweenClosingAndPublishing(t *testing.T) {
+	h := history{steps: []step{{body: &log.Start{Reason: log.StartProcess}}, {body: planOf(t, named("m", 10_000))}}}
+	for i := range int64(20) {
+		l := labels.FromStrings("__name__", "m", "i", fmt.Sprint(i))
+		h.steps = append(h.steps, step{write: []sample{{l, 1_001_000, 1}, {l, 1_002_000, float64(i)}}})
+	}
+	h.steps = append(h.steps, step{body: &log.Watermark{Time: 1_010_000}}, step{body: &log.Tick{}}, step{body: &log.Watermark{Time: 1_010_000}})
+	crashEverywhere(t, 33, h)
+}
+
+// crashEverywhere plays a history, and once more from each image of it.
+func crashEverywhere(t *testing.T, seed uint64, h history) {
+	t.Helper()
+	ctx := testContext(t)
 	want, err := play(ctx, vfs.NewMem(), h, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -225,20 +225,25 @@ func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) 
 			r.views[i].Refs = []uint64{} // none wanted, where nil would mean all
 		}
 	}
-	next := [Shards]int{}
+	room := &slab{panes: int((r.req.To - r.req.From) / max(1, r.grid.Width))}
 	from := max(r.req.From, min(r.expired, r.req.To))
 	err := p.store.Collect(ctx, uint64(r.req.Stream), r.grid, from, r.req.To, r.views[:], func(shard int, b bucket.Bucket) error {
-		refs := r.refs[shard]
-		i := next[shard]
-		if i >= len(refs) || refs[i] != b.Ref {
-			i, _ = slices.BinarySearch(refs, b.Ref)
-			next[shard] = i
-		}
-		return addBucket(&r.series[shard][i], b)
+		return addBucket(&r.series[shard][b.At], b, room)
 	})
 	if err != nil {
 		return Answer{}, err
 	}
+	a.Series, err = p.ordered(r)
+	return a, err
+}
+
+// ordered returns the series that have anything, in label order.
+func (p *Projection) ordered(r *streamRead) ([]Series, error) {
+	n := 0
+	for shard := range r.series {
+		n += len(r.series[shard])
+	}
+	there := make([]*Series, 0, n)
 	for shard := range r.series {
 		for i := range r.series[shard] {
 			s := &r.series[shard][i]
@@ -247,18 +252,45 @@ func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) 
 			}
 			ls, ok := p.index.Labels(log.SeriesRef(r.refs[shard][i]))
 			if !ok {
-				return Answer{}, fmt.Errorf("pane: series %d has no label set", r.refs[shard][i])
+				return nil, fmt.Errorf("pane: series %d has no label set", r.refs[shard][i])
 			}
 			s.Labels = ls
-			a.Series = append(a.Series, *s)
+			there = append(there, s)
 		}
 	}
-	slices.SortFunc(a.Series, func(x, y Series) int { return labels.Compare(x.Labels, y.Labels) })
-	return a, nil
+	slices.SortFunc(there, func(x, y *Series) int { return labels.Compare(x.Labels, y.Labels) })
+	out := make([]Series, len(there))
+	for i, s := range there {
+		out[i] = *s
+	}
+	return out, nil
+}
+
+// slabSamples is how many samples' room is taken from the allocator at a time.
+const slabSamples = 8192
+
+// slab cuts the room for the samples of many series from few allocations.
+type slab struct {
+	panes int // that a series may have in the read range
+	t     []int64
+	v     []float64
+}
+
+// reserve gives an empty window room for n samples in each pane of the range, or of a block where that is less.
+func (r *slab) reserve(w *accum.Window, n int) {
+	want := max(1, n) * min(r.panes, bucket.EndsPerBlock)
+	if want > slabSamples/8 || cap(w.T) > 0 {
+		return
+	}
+	if len(r.t) < want {
+		r.t, r.v = make([]int64, slabSamples), make([]float64, slabSamples)
+	}
+	w.T, r.t = r.t[:0:want], r.t[want:]
+	w.V, r.v = r.v[:0:want], r.v[want:]
 }
 
 // addBucket appends one bucket behind what the series has.
-func addBucket(s *Series, b bucket.Bucket) error {
+func addBucket(s *Series, b bucket.Bucket, room *slab) error {
 	if b.Incomplete {
 		s.Incomplete = append(s.Incomplete, b.End)
 	}
@@ -268,6 +300,7 @@ func addBucket(s *Series, b bucket.Bucket) error {
 	if accum.EncodedHasHistogram(b.Pane) {
 		s.Histograms = append(s.Histograms, b.End)
 	}
+	room.reserve(&s.Window, accum.EncodedSamples(b.Pane))
 	if _, err := accum.AppendDecoded(&s.Window, b.Pane, b.End); err != nil {
 		return fmt.Errorf("pane: series %d, bucket %d: %w", b.Ref, b.End, err)
 	}

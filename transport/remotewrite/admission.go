@@ -6,12 +6,26 @@ import (
 	"tidemark/log"
 )
 
-// inflight bounds the memory of all requests together. Nobody waits for it: a request that does not fit is told to come
-// again, so that memory is flat under any number of senders.
+// inflight bounds the number of requests under way and the memory of all of them together. Nobody waits for it: a request
+// that does not fit is told to come again, so that memory and goroutines are flat under any number of senders, also while a
+// disk stalls and nothing can be acknowledged.
 type inflight struct {
-	max  int64
-	used atomic.Int64
+	max         int64
+	used        atomic.Int64
+	maxRequests int64
+	requests    atomic.Int64
 }
+
+// enter counts a request in, until leave. It fails with errRequests.
+func (f *inflight) enter() error {
+	if f.requests.Add(1) > f.maxRequests {
+		f.requests.Add(-1)
+		return errRequests
+	}
+	return nil
+}
+
+func (f *inflight) leave() { f.requests.Add(-1) }
 
 // lease is what one request holds of an inflight.
 type lease struct {

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/golang/snappy"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -114,6 +116,71 @@ func TestCase_A44_InflightBound(t *testing.T) {
 	}
 	if a := r.post(make([]byte, 40<<10)); a.code != http.StatusBadRequest {
 		t.Errorf("after them: %v", a)
+	}
+}
+
+// stall is a disk that answers no sync while it is held.
+type stall struct {
+	mu   sync.Mutex
+	open chan struct{}
+}
+
+func (s *stall) hold() { s.mu.Lock(); s.open = make(chan struct{}); s.mu.Unlock() }
+
+func (s *stall) release() { s.mu.Lock(); close(s.open); s.open = nil; s.mu.Unlock() }
+
+// MaybeError is asked before each file operation.
+func (s *stall) MaybeError(op errorfs.Op) error {
+	switch op.Kind {
+	case errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo:
+		s.mu.Lock()
+		open := s.open
+		s.mu.Unlock()
+		if open != nil {
+			<-open
+		}
+	}
+	return nil
+}
+
+func (s *stall) String() string { return "stall" }
+
+// B34: while no sync comes back nothing is acknowledged, as many requests wait as are allowed to and the others are told at
+// once to come again; afterwards all is as before.
+func TestCase_B34_StalledDisk(t *testing.T) {
+	const waiting = 20
+	disk := &stall{}
+	r := newRigOn(t, errorfs.Wrap(vfs.NewMem(), disk), func(o *Options) { o.MaxInflightRequests = waiting })
+	if a := r.post(request(t, `__name__=m : 1@1000`)); a.code != http.StatusNoContent {
+		t.Fatal(a)
+	}
+	disk.hold()
+	answers := make(chan reply, waiting)
+	for range waiting {
+		go func() { answers <- r.post(request(t, `__name__=m : 2@2000`)) }()
+	}
+	waitFor(t, func() bool { return r.values()["inflight_requests"] == waiting })
+	for range 5 {
+		if got, want := r.post(request(t, `__name__=m : 3@3000`)).String(), "503 retry after 1: too many writes are in flight"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	select {
+	case a := <-answers:
+		t.Errorf("answered before its sync: %v", a)
+	default:
+	}
+	disk.release()
+	for range waiting {
+		if a := <-answers; a.code != http.StatusNoContent {
+			t.Error(a)
+		}
+	}
+	if a := r.post(request(t, `__name__=m : 3@3000`)); a.code != http.StatusNoContent {
+		t.Errorf("after the stall: %v", a)
+	}
+	if n := r.values()["inflight_requests"]; n != 0 {
+		t.Errorf("%g requests are under way", n)
 	}
 }
 

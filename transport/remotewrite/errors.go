@@ -39,6 +39,7 @@ var (
 	errOnlyUnknown = errors.New("no field of prometheus.WriteRequest in the body")
 	errBody        = errors.New("body cannot be read to its end")
 	errInflight    = errors.New("too many bytes of writes are in flight")
+	errRequests    = errors.New("too many writes are in flight")
 	errBodySlow    = errors.New("body did not arrive in time")
 )
 
@@ -123,7 +124,7 @@ func answerTo(err error) answer {
 			return answer{status: http.StatusServiceUnavailable, retry: unavailable.RetryAfter}
 		}
 		return answer{status: http.StatusServiceUnavailable, retry: defaultRetryAfter}
-	case errors.Is(err, errInflight), errors.Is(err, ratelimit.ErrLimited):
+	case errors.Is(err, errInflight), errors.Is(err, errRequests), errors.Is(err, ratelimit.ErrLimited):
 		return answer{status: http.StatusServiceUnavailable, retry: time.Second}
 	case errors.Is(err, errBodySlow):
 		return answer{status: http.StatusServiceUnavailable, retry: defaultRetryAfter, close: true}

@@ -70,7 +70,7 @@ func New(events Appender, dictionary Dictionary, gate Gate, reg prometheus.Regis
 	}
 	h := &Handler{
 		events: events, dictionary: dictionary, gate: gate, opts: opts,
-		inflight: &inflight{max: opts.MaxInflightBytes},
+		inflight: &inflight{max: opts.MaxInflightBytes, maxRequests: int64(opts.MaxInflightRequests)},
 		arenas:   newArenas(labelReader{maxCount: opts.MaxLabels, maxName: opts.MaxLabelNameBytes, maxValue: opts.MaxLabelValueBytes}),
 		families: newFamilyRecord(),
 	}
@@ -156,6 +156,10 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request) error {
 	if err := h.gate.Admit(); err != nil {
 		return err
 	}
+	if err := h.inflight.enter(); err != nil {
+		return err
+	}
+	defer h.inflight.leave()
 	l := lease{of: h.inflight}
 	defer l.release()
 	a := h.arenas.get()

@@ -98,6 +98,9 @@ func newMetrics(reg prometheus.Registerer, load *inflight) (*metrics, error) {
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "tidemark", Subsystem: "write", Name: "inflight_bytes", Help: "Memory that write requests hold now.",
 		}, func() float64 { return float64(load.used.Load()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "tidemark", Subsystem: "write", Name: "inflight_requests", Help: "Write requests under way now.",
+		}, func() float64 { return float64(load.requests.Load()) }),
 	}
 	for k := range items {
 		m.received[k] = counter(k.String()+"_received_total", "Received "+k.String()+", in requests that could be decoded.")

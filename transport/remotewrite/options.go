@@ -11,8 +11,11 @@ type Options struct {
 	MaxBodyBytes     int64 // of a request as it comes; beyond it 413
 	MaxDecodedBytes  int64 // of a request after decompression; beyond it 413
 	MaxInflightBytes int64 // memory of all requests together; beyond it 503
-	MaxSeries        int   // series and metadata entries of a request; beyond it 413
-	MaxSamples       int   // samples, histograms and exemplars of a request; beyond it 413
+	// MaxInflightRequests is how many requests may be under way, most of them waiting for their fsync; beyond it 503.
+	MaxInflightRequests int
+
+	MaxSeries  int // series and metadata entries of a request; beyond it 413
+	MaxSamples int // samples, histograms and exemplars of a request; beyond it 413
 
 	MaxLabels          int // labels of a series; beyond it the series is refused
 	MaxLabelNameBytes  int
@@ -33,16 +36,17 @@ type Options struct {
 // DefaultOptions returns the bounds of a server without configuration.
 func DefaultOptions() Options {
 	return Options{
-		MaxBodyBytes:       16 << 20,
-		MaxDecodedBytes:    32 << 20,
-		MaxInflightBytes:   256 << 20,
-		MaxSeries:          100_000,
-		MaxSamples:         500_000,
-		MaxLabels:          128,
-		MaxLabelNameBytes:  1 << 10,
-		MaxLabelValueBytes: 4 << 10,
-		MaxFuture:          10 * time.Minute,
-		BodyTimeout:        30 * time.Second,
+		MaxBodyBytes:        16 << 20,
+		MaxDecodedBytes:     32 << 20,
+		MaxInflightBytes:    256 << 20,
+		MaxInflightRequests: 1000,
+		MaxSeries:           100_000,
+		MaxSamples:          500_000,
+		MaxLabels:           128,
+		MaxLabelNameBytes:   1 << 10,
+		MaxLabelValueBytes:  4 << 10,
+		MaxFuture:           10 * time.Minute,
+		BodyTimeout:         30 * time.Second,
 	}
 }
 
@@ -56,6 +60,7 @@ func (o *Options) validate() error {
 	}{
 		{"MaxBodyBytes", o.MaxBodyBytes},
 		{"MaxDecodedBytes", o.MaxDecodedBytes},
+		{"MaxInflightRequests", int64(o.MaxInflightRequests)},
 		{"MaxSeries", int64(o.MaxSeries)},
 		{"MaxSamples", int64(o.MaxSamples)},
 		{"MaxLabels", int64(o.MaxLabels)},

@@ -92,12 +92,18 @@ func (f *failing) Append(ctx context.Context, body log.Body) (log.Seq, error) {
 
 func newRig(t testing.TB, change func(*Options)) *rig {
 	t.Helper()
+	return newRigOn(t, vfs.NewMem(), change)
+}
+
+// newRigOn puts the log on a file system of the test's.
+func newRigOn(t testing.TB, fs vfs.FS, change func(*Options)) *rig {
+	t.Helper()
 	opts := DefaultOptions()
 	opts.Now = func() time.Time { return testNow }
 	if change != nil {
 		change(&opts)
 	}
-	events, err := log.Open("log", log.Options{FS: vfs.NewMem()})
+	events, err := log.Open("log", log.Options{FS: fs})
 	if err != nil {
 		t.Fatal(err)
 	}
