@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -21,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/alecthomas/kingpin/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/prometheus/model/labels"
 
@@ -70,6 +72,8 @@ type world struct {
 	handler http.Handler
 	compact *bucket.Compactor
 
+	openedWall, openedMono int64 // of the clock
+
 	stopLog, stopRest context.CancelFunc
 	logDone, restDone chan error
 }
@@ -78,7 +82,8 @@ type world struct {
 func campaignPlans() ([]*loaded, error) {
 	var out []*loaded
 	for i := range 2 {
-		f := &serveFlags{configFile: planFile(i), configGiven: true, lookback: worldLookback, maxFuture: worldFuture}
+		f := *worldFlags()
+		f.configFile = planFile(i)
 		cfg, p, report, err := f.loadPlan()
 		if err != nil {
 			return nil, err
@@ -88,10 +93,17 @@ func campaignPlans() ([]*loaded, error) {
 	return out, nil
 }
 
-const (
-	worldLookback = 5 * time.Minute
-	worldFuture   = 10 * time.Minute
-)
+// worldFlags are the flags of serve as they are without being given, and what no world shall do by itself.
+var worldFlags = sync.OnceValue(func() *serveFlags {
+	f := &serveFlags{listening: func(net.Addr) {}}
+	app := kingpin.New("tidemark", "")
+	f.declare(app)
+	if _, err := app.Parse([]string{"serve", "--storage.path", worldPath, "--config.file", planFile(0), "--projection.checkpoint-interval=-1s", "--log.min-free-bytes=1B"}); err != nil {
+		panic(err)
+	}
+	f.ckpt = -1
+	return f
+})
 
 func planFile(i int) string { return fmt.Sprintf("testdata/campaign/plan%d.yml", i) }
 
@@ -101,19 +113,16 @@ func newWorld(fs vfs.FS, clock *simClock, plans []*loaded, workers int) *world {
 
 // open opens the stores and runs the fold. Nothing is appended: what is read now is what the disk held.
 func (w *world) open(at int) error {
-	def := remotewrite.DefaultOptions()
-	w.f = &serveFlags{
-		storagePath: worldPath, configFile: planFile(at), configGiven: true, workers: w.workers, ckpt: -1, lookback: worldLookback, timeout: worldPatience, maxSamples: 1e6, concurrency: 4,
-		maxBody: 1 << 20, maxDecoded: 1 << 22, maxInflight: 1 << 28, maxFuture: worldFuture,
-		maxSeries: def.MaxSeries, maxRequestSamples: def.MaxSamples, maxLabels: def.MaxLabels, maxName: def.MaxLabelNameBytes, maxValue: def.MaxLabelValueBytes,
-		around: surroundings{now: w.clock.now, monotonic: w.clock.monotonic, disk: w.fs, freeBytes: func(string) (uint64, error) { return w.free, nil }},
-	}
+	f := *worldFlags()
+	w.f = &f
+	f.workers, f.configFile = w.workers, planFile(at)
+	f.around = surroundings{now: w.clock.now, monotonic: w.clock.monotonic, disk: w.fs, freeBytes: func(string) (uint64, error) { return w.free, nil }}
 	l := w.plans[at]
 	n, err := openNode(w.f, l.cfg, l.plan, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
-	w.n = n
+	w.n, w.openedWall, w.openedMono = n, w.clock.wall.Load(), w.clock.mono.Load()
 	if w.handler, err = w.f.handler(n, l.cfg, nil); err != nil {
 		return errors.Join(err, n.close())
 	}
@@ -170,6 +179,7 @@ func cmpErr(errs ...error) error {
 // stop ends everything in order, with the last checkpoint.
 func (w *world) stop() error {
 	w.stopRest()
+	w.stopRest = nil // it is stopped
 	err := <-w.restDone
 	w.stopLog()
 	return errors.Join(err, <-w.logDone, w.n.close())
@@ -279,7 +289,7 @@ func sortedStreamKeys[V any](m map[plan.StreamID]V) []plan.StreamID {
 	return ids
 }
 
-// fresh folds the log from its first event in memory, with so many workers, and says what that gives.
+// fresh folds the log in memory, from its first event or from the base that it was truncated behind, with so many workers, and says what that gives.
 func (w *world) fresh(workers int, through log.Seq) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), worldPatience)
 	defer cancel()
@@ -287,7 +297,7 @@ func (w *world) fresh(workers int, through log.Seq) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	f, err := o.fromNothing(ctx, through)
+	f, err := o.afresh(ctx, through)
 	if err = errors.Join(err, o.close()); err != nil {
 		return "", err
 	}
@@ -328,6 +338,9 @@ func (w *world) bodies(from log.Seq) ([][]byte, []*log.Event, error) {
 
 // compare holds everything that the service can say of its panes against the model.
 func (w *world) compare(m *naive) error {
+	if err := w.wait(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), worldPatience)
 	defer cancel()
 	_, states, unplanned, err := w.n.panes.Streams(ctx)
