@@ -419,6 +419,7 @@ func (l *Log) Close() error {
 		if l.started.Load() {
 			<-l.runDone
 		}
+		l.guard.finish()
 		if l.Err() != nil {
 			l.abandon()
 			return

@@ -85,7 +85,7 @@ func (c *trials) crashes(seed uint64) {
 	clock := &simClock{}
 	rng := rand.New(rand.NewPCG(seed, 78))
 	var acked, moving, plan atomic.Int64
-	images := make(chan crashImage, 4)
+	images := make(chan crashImage, 500) // enough for one flush: the service must not wait for the checks
 	percents := [...]int{0, 50, 100}
 	t := newTap(func(total int, at opPoint, op errorfs.Op) error {
 		if op.Kind == errorfs.OpFileClose || op.Kind == errorfs.OpLock || c.only != nil && at != *c.only || c.slice && total%8 != 0 {

@@ -44,16 +44,24 @@ func newHealth(logger *slog.Logger) *health {
 
 // writable returns why nothing can be written now.
 func (h *health) writable() error {
-	if err := h.readable(); err != nil {
+	if err := h.ended(); err != nil {
 		return err
-	}
-	if e := h.fatal.Load(); e != nil {
-		return *e
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.flushErr != nil {
 		return fmt.Errorf("%w: %w", ErrStuck, h.flushErr)
+	}
+	return nil
+}
+
+// ended returns why nothing will be written any more.
+func (h *health) ended() error {
+	if err := h.readable(); err != nil {
+		return err
+	}
+	if e := h.fatal.Load(); e != nil {
+		return *e
 	}
 	return nil
 }
@@ -126,8 +134,9 @@ func (h *health) Errorf(format string, args ...any) {
 // Fatalf implements pebble.Logger. It returns. A MANIFEST that cannot be written is no fault of what stands in the tables;
 // of anything else nothing good can be assumed.
 func (h *health) Fatalf(format string, args ...any) {
-	err := fmt.Errorf("bucket: views store failed: "+format, args...)
-	if strings.HasPrefix(format, "MANIFEST ") {
+	reason := fmt.Sprintf(format, args...) // of a MANIFEST the format is bare
+	err := fmt.Errorf("bucket: views store failed: %s", reason)
+	if strings.HasPrefix(reason, "MANIFEST ") {
 		h.keep(&h.fatal, err)
 		return
 	}
@@ -144,11 +153,11 @@ type calmFS struct {
 // MANIFEST has failed may stand in it twice, and then the next start panics over two tables with the same keys.
 func (c calmFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	table := strings.HasSuffix(name, ".sst")
-	if fatal := c.health.fatal.Load(); fatal != nil {
+	if err := c.health.ended(); err != nil {
 		if table {
 			<-c.health.closing
 		}
-		return nil, *fatal
+		return nil, err
 	}
 	c.health.mu.Lock()
 	failing := c.health.flushErr != nil
@@ -176,8 +185,8 @@ type calmManifest struct {
 
 // Write implements vfs.File.
 func (m calmManifest) Write(p []byte) (int, error) {
-	if fatal := m.health.fatal.Load(); fatal != nil {
-		return 0, *fatal
+	if err := m.health.ended(); err != nil {
+		return 0, err
 	}
 	return m.File.Write(p)
 }
