@@ -11,7 +11,6 @@ import (
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
-	"tidemark/projections/pane"
 )
 
 const (
@@ -39,12 +38,15 @@ func (l limits) cap() uint64 { return l.size + l.size/capPart }
 // first, and keeps below its sequence. So a projection that writes no checkpoint pins the log, which counts as a failure and
 // shows in the readiness of the service; when the log then reaches its cap, writes are refused instead of filling the disk.
 type keeper struct {
-	events *log.Log
-	panes  *pane.Projection
-	views  *bucket.Store
-	bases  string
-	limits func() limits
-	logger *slog.Logger
+	events  *log.Log
+	durable func() log.Seq // what no restart asks for again
+	views   *bucket.Store
+	bases   string
+	limits  func() limits
+	logger  *slog.Logger
+	// since is where the log ended at the start. A heal up to there is found from the base before it, which no other may replace
+	// until what it changes is on disk.
+	since log.Seq
 
 	truncations, failures, base atomic.Uint64
 }
@@ -83,9 +85,11 @@ func (k *keeper) keep(ctx context.Context) error {
 	if err != nil || through < floor {
 		return err
 	}
-	if durable := k.panes.Durable(); durable < through {
-		through = durable
+	durable := k.durable()
+	if durable < k.since {
+		return nil // checkpoints that fail are reported by themselves
 	}
+	through = min(through, durable)
 	if through < floor {
 		return fmt.Errorf("a restart would replay from sequence %d, and the log begins at %d", through, floor)
 	}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +34,7 @@ import (
 const (
 	logDir   = "log"
 	viewsDir = "views"
+	copyDir  = "sample"
 	baseDir  = "base"
 )
 
@@ -53,6 +55,7 @@ type node struct {
 	panes   *pane.Projection
 	windows *bucket.Windows
 	runner  *projections.Runner
+	copy    *exactCopy // nil: none is kept
 	ticker  *pane.Ticker
 	gate    *gate
 	lag     *lagMeter
@@ -99,12 +102,19 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	if err := n.openViews(); err != nil {
 		return nil, errors.Join(err, n.events.Close())
 	}
+	if err := n.openCopy(cfg.Exact); err != nil {
+		return nil, errors.Join(err, n.views.Close(), n.events.Close())
+	}
 	n.lag = newLagMeter(n.events, n.panes)
+	lags := lagMeters{n.lag}
+	if n.copy != nil {
+		lags = append(lags, n.copy.lag)
+	}
 	n.keeper = &keeper{
-		events: n.events, panes: n.panes, views: n.views, bases: filepath.Join(f.storagePath, baseDir), limits: n.limits, logger: logger,
+		events: n.events, durable: n.durable, views: n.views, bases: n.basesPath(), limits: n.limits, logger: logger, since: n.events.Head(),
 	}
 	n.gate = &gate{
-		events: n.events, lag: n.lag, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
+		events: n.events, lag: lags, ready: n.replayed, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
 		freeBytes: f.around.freeBytes, waiting: n.panes.Waiting, maxWaiting: maxWaiting, full: n.keeper.full,
 	}
 	if n.gate.freeBytes == nil {
@@ -209,7 +219,7 @@ func (n *node) openViews() error {
 func (n *node) restoreBase(cause error) error {
 	n.logger.Warn("The views are missing or damaged, and the log was truncated; they are restored from the base", "err", cause)
 	floor := n.events.Floor()
-	base, err := bucket.RestoreBase(filepath.Join(n.flags.storagePath, baseDir), n.viewsPath(), n.events.Identity(), uint64(floor), bucket.Options{FS: n.flags.around.viewsDisk()})
+	base, err := bucket.RestoreBase(n.basesPath(), n.viewsPath(), n.events.Identity(), uint64(floor), bucket.Options{FS: n.flags.around.viewsDisk()})
 	if err != nil {
 		return fmt.Errorf("%w; the log begins at %d, so they cannot be folded again without a base: %w", cause, floor, err)
 	}
@@ -228,6 +238,8 @@ func (n *node) limits() limits {
 
 func (n *node) viewsPath() string { return filepath.Join(n.flags.storagePath, viewsDir) }
 
+func (n *node) basesPath() string { return filepath.Join(n.flags.storagePath, baseDir) }
+
 func (n *node) restoreViews() error {
 	var err error
 	if n.views, err = bucket.Open(n.viewsPath(), n.events.Identity(), bucket.Options{
@@ -235,8 +247,9 @@ func (n *node) restoreViews() error {
 	}); err != nil {
 		return err
 	}
+	heals := &healer{events: n.events, index: n.index, bases: n.basesPath(), workers: n.flags.workers}
 	n.panes = pane.New(n.events, n.index, n.views, pane.Options{
-		Workers: n.flags.workers, CheckpointInterval: n.flags.ckpt, Logger: n.logger,
+		Workers: n.flags.workers, CheckpointInterval: n.flags.ckpt, Logger: n.logger, Heal: heals.find,
 	})
 	n.runner = projections.NewRunner(n.events, n.panes)
 	if err = n.runner.Restore(); err == nil {
@@ -253,7 +266,7 @@ func (n *node) restoreViews() error {
 
 // close closes the stores, after everything has stopped.
 func (n *node) close() error {
-	return errors.Join(n.views.Close(), n.events.Close())
+	return errors.Join(n.copy.close(), n.views.Close(), n.events.Close())
 }
 
 // startUp marks the start in the log, puts the plan in force and opens the gate. Then it waits until ctx ends.
@@ -333,8 +346,8 @@ func (n *node) reload(ctx context.Context) error {
 		}
 	}
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: time.Now(), report: report, ok: true})
-	if cfg.Exact.Upstream.String() != old.cfg.Exact.Upstream.String() {
-		n.logger.Warn("exact.upstream has changed; the change takes effect at the next start")
+	if !reflect.DeepEqual(cfg.Exact, old.cfg.Exact) {
+		n.logger.Warn("exact has changed; the change takes effect at the next start")
 	}
 	if err := n.runner.Wait(ctx, seq); err != nil {
 		return fmt.Errorf("apply the plan: %w", err)
@@ -362,7 +375,7 @@ func (n *node) Reasons() []string {
 	if k := n.panes.CheckpointFailures(); k >= failuresToReport {
 		reasons = append(reasons, fmt.Sprintf("projection %s failed to write its last %d checkpoints", n.panes.Name(), k))
 	}
-	return append(reasons, n.keeper.reasons()...)
+	return append(append(reasons, n.copy.reasons()...), n.keeper.reasons()...)
 }
 
 // configText is the configuration in force, without secrets.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"slices"
 	"text/tabwriter"
@@ -26,9 +25,11 @@ type rebuild struct {
 	fs         vfs.FS
 	path       string // of the storage
 	projection string
+	configFile string
 	until      uint64 // 0: the end of the log
 	workers    int
 	verify     bool
+	healing    bool
 
 	now   func() time.Time
 	write projections.ReplayOptions // when what is folded is written; zero but in tests
@@ -39,31 +40,49 @@ func newRebuild(app *kingpin.Application) command {
 	c := app.Command("rebuild", "Fold the log into fresh views and put them in the place of those that stand: from the newest base on, or from the first event "+
 		"where there is none. No service may run. When it is interrupted, the next one goes on.")
 	storageFlag(c, &r.path)
-	c.Flag("projection", "What to fold.").Default("pane").EnumVar(&r.projection, "pane")
+	c.Flag("projection", "What to fold: the panes, or the exact copy.").Default("pane").EnumVar(&r.projection, "pane", "sample")
+	c.Flag("config.file", "Configuration file, for the retention of the exact copy.").Default(defaultConfigFile).StringVar(&r.configFile)
 	c.Flag("until-seq", "Last event to fold; a start replays the rest. 0 = the end of the log.").Default("0").Uint64Var(&r.until)
 	c.Flag("workers", "Goroutines that fold. 0 = one for each CPU.").Default("0").IntVar(&r.workers)
 	c.Flag("verify", "Compare with the views that stand, and leave them in place. Exit code 1 if they differ.").BoolVar(&r.verify)
+	c.Flag("heal", "Put the samples that came too late to be folded into their place, up to the end of the log and back to the newest base, so that "+
+		"the published buckets are what they would be had nothing been late. It appends a heal to the log, which every later fold honours.").BoolVar(&r.healing)
 	return command{c, r.run}
 }
 
 func (r *rebuild) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
-	o, err := openOffline(r.fs, r.path, r.workers, slog.New(slog.DiscardHandler))
+	if r.healing && (r.verify || r.until != 0) {
+		return &exitError{exitUsage, errors.New("--heal goes to the end of the log, and changes the views: it takes no --until-seq and no --verify")}
+	}
+	o, err := r.open()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
-	start, err := o.start()
-	if err != nil {
-		return err
-	}
+	o.healer.progress, o.healer.now = stderr, r.now
 	through := o.events.Head()
 	if r.until != 0 {
 		through = log.Seq(r.until)
 	}
-	switch {
-	case through > o.events.Head():
+	if through > o.events.Head() {
 		return &exitError{exitUsage, fmt.Errorf("--until-seq: sequence %d: the log ends at sequence %d", through, o.events.Head())}
-	case start.base != nil && through < start.newest:
+	}
+	switch {
+	case r.projection == "sample" && r.healing:
+		return &exitError{exitUsage, errors.New("--heal is about panes: the exact copy takes late samples as they come")}
+	case r.projection == "sample":
+		return r.rebuildCopy(ctx, o, through, stdout, stderr)
+	}
+	return r.rebuildPanes(ctx, o, through, stdout, stderr)
+}
+
+// rebuildPanes folds the log into fresh views.
+func (r *rebuild) rebuildPanes(ctx context.Context, o *offline, through log.Seq, stdout, stderr io.Writer) error {
+	start, err := o.start()
+	if err != nil {
+		return err
+	}
+	if start.base != nil && through < start.newest {
 		return &exitError{exitUsage, fmt.Errorf("--until-seq: sequence %d is below the base from which a rebuild starts, which reflects sequence %d", through, start.newest)}
 	}
 	if err := bucket.Settle(o.viewsPath(), o.viewsOptions()); err != nil {
@@ -71,6 +90,12 @@ func (r *rebuild) run(ctx context.Context, stdout, stderr io.Writer) (err error)
 	}
 	if start.base != nil {
 		fmt.Fprintf(stderr, "starting from base %s\n", start.base.Path)
+	}
+	if r.healing {
+		if heals, err := r.heal(ctx, o, start, stdout); err != nil || !heals {
+			return err
+		}
+		through = o.events.Head()
 	}
 	if r.verify {
 		return r.compare(ctx, o, start, through, stdout, stderr)
@@ -83,6 +108,13 @@ func (r *rebuild) run(ctx context.Context, stdout, stderr io.Writer) (err error)
 	}
 	fmt.Fprintf(stdout, "%s reflects the log up to sequence %d\n", o.viewsPath(), through)
 	return nil
+}
+
+func (r *rebuild) open() (*offline, error) {
+	if r.healing {
+		return openToHeal(r.fs, r.path, r.workers, r.now)
+	}
+	return openOffline(r.fs, r.path, r.workers, discard())
 }
 
 // fold makes the rebuild directory complete up to through.

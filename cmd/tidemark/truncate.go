@@ -13,6 +13,7 @@ import (
 	"tidemark/log"
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
+	"tidemark/projections/sample"
 	"tidemark/projections/series"
 )
 
@@ -71,6 +72,14 @@ func truncateLog(ctx context.Context, dir string, through log.Seq) (result trunc
 	case through >= events.Head():
 		return result, fmt.Errorf("the newest event of the log, %d, always stays", events.Head())
 	}
+	if heal, err := healAfter(events, at.From); err != nil {
+		return result, err
+	} else if heal > 0 {
+		return result, fmt.Errorf("the views reflect the log up to %d, and the heal at %d needs the base that stands: start the service and let it catch up, or run `tidemark rebuild`", at.From, heal)
+	}
+	if err := checkCopyDurable(dir, through); err != nil {
+		return result, err
+	}
 	base, err := views.Seal(filepath.Join(dir, baseDir), uint64(events.Floor()))
 	if err != nil {
 		return result, err
@@ -80,6 +89,32 @@ func truncateLog(ctx context.Context, dir string, through log.Seq) (result trunc
 	}
 	result = truncation{Floor: events.Floor(), Base: base.Path, BaseSeq: base.Seq, BaseBytes: base.Bytes()}
 	return result, events.Reclaim(ctx)
+}
+
+// checkCopyDurable refuses to remove events that the exact copy has not, if there is one.
+func checkCopyDurable(dir string, through log.Seq) error {
+	at, ok, err := sample.Noted(filepath.Join(dir, copyDir))
+	if err == nil && ok && at.Durable < through {
+		err = fmt.Errorf("the exact copy reflects the log up to %d only: start the service and let it catch up, or delete %s", at.Durable, filepath.Join(dir, copyDir))
+	}
+	return err
+}
+
+// healAfter returns the first heal in the log after a sequence, or 0.
+func healAfter(events *log.Log, seq log.Seq) (log.Seq, error) {
+	reader := events.NewReader(seq + 1)
+	for {
+		e, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		if e.Body.Kind() == log.KindHeal {
+			return e.Seq, nil
+		}
+	}
 }
 
 // behindFloor: the views end before the log begins, so that the events in between are in neither.

@@ -107,7 +107,7 @@ func (p *Projection) checkpointShard(ctx context.Context, id int) error {
 	if err := p.commit(c); err != nil {
 		return err
 	}
-	if err := p.visitShard(ctx, id, func(_ *Shard, sh *shelf) { p.release(sh, c) }); err != nil {
+	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { p.release(s, sh, c) }); err != nil {
 		return fmt.Errorf("release shard %d: %w", id, err)
 	}
 	return nil
@@ -134,12 +134,13 @@ func (p *Projection) freeze(s *Shard, sh *shelf) bucket.Checkpoint {
 	}
 	return bucket.Checkpoint{
 		Shard: s.id, Seq: uint64(s.seq), State: s.Encode(),
-		Tables: append([]*bucket.Table(nil), sh.leaving...),
+		Tables: append([]*bucket.Table(nil), sh.leaving...), Experiments: s.experimentRows(sh.pieceSeq),
 	}
 }
 
 // release forgets what now stands in pieces.
-func (p *Projection) release(sh *shelf, c bucket.Checkpoint) {
+func (p *Projection) release(s *Shard, sh *shelf, c bucket.Checkpoint) {
+	s.experimentsSaved(log.Seq(c.Seq))
 	for _, t := range c.Tables {
 		p.waiting.Add(-int64(t.Bytes()))
 	}
@@ -186,7 +187,7 @@ func (p *Projection) finalCheckpoint() error {
 				failed = cmp.Or(failed, err)
 				continue
 			}
-			p.release(w.shelves[id], c)
+			p.release(s, w.shelves[id], c)
 		}
 	}
 	if err := cmp.Or(failed, p.store.Flush(ctx)); err != nil {

@@ -252,7 +252,7 @@ func (s *script) apply(body log.Body) string {
 	ev := &log.Event{Seq: s.seq, LogTime: s.log, WallTime: s.wall, Body: body}
 	s.index.Apply(ev)
 	repeats := s.recent.judge([]*log.Event{ev})
-	if _, err := s.shards.apply(ev, repeats != nil); err != nil {
+	if _, err := s.shards.apply(ev, repeats != nil, nil); err != nil {
 		return fmt.Sprintf("error: %v\n", err)
 	}
 	return s.published()
@@ -331,6 +331,13 @@ func (s *script) restore() string {
 		s.must(err)
 		if !slices.Equal(back.Encode(), b) {
 			s.t.Fatalf("shard %d: state differs after a round trip", id)
+		}
+		rows := sh.experimentRows(0)
+		s.must(back.restoreExperiments(slices.DeleteFunc(rows, func(r bucket.ExperimentRow) bool { return r.Counts == nil })))
+		for name, x := range sh.stats {
+			if y := back.stats[name]; y == nil || !slices.Equal(y.encode(), x.encode()) || !maps.Equal(y.open, x.open) {
+				s.t.Fatalf("shard %d: what is counted of %q differs after a round trip", id, name)
+			}
 		}
 		s.shards[id] = back
 	}

@@ -107,7 +107,8 @@ func (m *member) openAt(e int64) (int, bool) {
 // seriesState is what the fold keeps of one series.
 type seriesState struct {
 	ref         log.SeriesRef
-	experiment  string // value of the experiment label, or Unlabelled
+	experiment  string      // value of the experiment label, or Unlabelled
+	counted     *experiment // what is counted of it; looked up when it is first needed
 	raw         run
 	histograms  []int64 // times of native-histogram samples within the run's reach, increasing
 	lastApplied int64   // log time of the last applied sample, ms
@@ -140,6 +141,12 @@ func (s *seriesState) prune(now, horizon int64) {
 		}
 		s.histograms = slices.Delete(s.histograms, 0, i)
 	}
+}
+
+// histogramIn says whether a native-histogram sample fell into the bucket ending at e.
+func (s *seriesState) histogramIn(st *stream, e int64) bool {
+	i, _ := slices.BinarySearch(s.histograms, st.before(e)+1)
+	return i < len(s.histograms) && s.histograms[i] <= e-st.edge
 }
 
 // satSub and satAdd are subtraction and addition that stop at the ends of int64.

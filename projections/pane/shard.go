@@ -60,6 +60,12 @@ type Shard struct {
 	experiments map[string]int64
 	unplanned   uint64 // samples that no stream takes, stale markers aside
 
+	stats       map[string]*experiment        // what is counted of each experiment, by name
+	pending     map[string]*experiment        // those with an open bucket
+	corrections map[string]*experiment        // those with a correction that no compaction has covered
+	gone        map[string]log.Seq            // dropped by the event, and still in the last checkpoint
+	unwanted    map[log.SeriesRef]*experiment // of series that no stream takes, as far as they have come up; not part of the state
+
 	plan    *plan.Plan
 	streams []*stream // in the plan's order
 	expired map[plan.StreamID]expiry
@@ -72,12 +78,15 @@ type Shard struct {
 	corrupt error // set once; every later Apply returns it
 
 	corrected []correction // scratch of applyRun
+
+	shadow *shadow // of a shard that only looks for late samples; else nil
 }
 
 // NewShard returns the state before the first event.
 func NewShard(id int, ls LabelSource) *Shard {
 	return &Shard{
 		id: id, labels: ls, table: bucket.NewTable(),
+		stats: make(map[string]*experiment), pending: make(map[string]*experiment), corrections: make(map[string]*experiment),
 		logTime: math.MinInt64, startedAt: math.MinInt64, maxT: math.MinInt64, proven: math.MinInt64,
 		plan: &plan.Plan{},
 	}
@@ -100,9 +109,9 @@ func (s *Shard) begin(ev *log.Event) bool {
 type group [Shards]*Shard
 
 // apply folds one event into every shard of the group, with one pass over the event's runs. A write that repeats an earlier one
-// only counts. It returns the number of buckets that a barrier, a drain or a tick closed, and the error that stopped a shard,
+// only counts; healing is what a heal event changes. It returns the number of buckets that a barrier, a drain or a tick closed, and the error that stopped a shard,
 // if any: a stopped shard applies nothing more.
-func (g *group) apply(ev *log.Event, repeats bool) (closed uint64, err error) {
+func (g *group) apply(ev *log.Event, repeats bool, healing *Healing) (closed uint64, err error) {
 	var taking group // those that do not have the event yet
 	for i, s := range g {
 		switch {
@@ -118,7 +127,7 @@ func (g *group) apply(ev *log.Event, repeats bool) (closed uint64, err error) {
 	}
 	for _, s := range taking {
 		if s != nil {
-			closed += s.control(ev)
+			closed += s.control(ev, healing)
 		}
 	}
 	for _, s := range g {
@@ -134,6 +143,11 @@ func (g *group) write(ev *log.Event, w *log.Write, repeats bool) {
 	if repeats {
 		g.countRepeated(w)
 		return
+	}
+	for i := range w.Defs {
+		if s := g[ShardOf(w.Defs[i].Ref)]; s != nil {
+			s.defined(w.Defs[i].Labels)
+		}
 	}
 	histograms := g.histogramTimes(w)
 	from := uint32(0)
@@ -210,7 +224,7 @@ func (g *group) histogramTimes(w *log.Write) map[log.SeriesRef][]int64 {
 }
 
 // control applies every kind of event but the samples of a write, and returns the number of buckets that it closed.
-func (s *Shard) control(ev *log.Event) uint64 {
+func (s *Shard) control(ev *log.Event, healing *Healing) uint64 {
 	before := s.closedCount()
 	switch b := ev.Body.(type) {
 	case *log.Start:
@@ -227,6 +241,14 @@ func (s *Shard) control(ev *log.Event) uint64 {
 		s.replan(b)
 	case *log.Expired:
 		s.expire(b)
+	case *log.Heal:
+		s.heal(b, healing)
+	case *log.Compacted:
+		s.compacted(b)
+	case *log.ExperimentRetired:
+		s.retire(b)
+	case *log.TaskQueued, *log.TaskStarted, *log.TaskFinished:
+		// They change no pane.
 	default:
 		s.corrupt = fmt.Errorf("%w: %s at %d", ErrUnsupportedEvent, ev.Body.Kind(), ev.Seq)
 	}
@@ -309,28 +331,39 @@ func newMembers(streams []*stream, ls labels.Labels) []member {
 // applyRun applies what one event says of one series: samples in time order, lateness judged against the state before the
 // event, closing afterwards. histograms are the times of native-histogram samples, of which only the place counts.
 func (s *Shard) applyRun(ev *log.Event, ref log.SeriesRef, ts []int64, vs []float64, histograms []int64) {
+	if s.shadow.ignores(ref) {
+		return
+	}
 	idx, sr := s.lookup(ref)
 	if sr == nil || len(sr.members) == 0 {
-		for _, v := range vs {
-			if !isStale(v) {
-				s.unplanned++
-			}
-		}
+		s.unplannedRun(ev, ref, vs, histograms)
 		return
 	}
 	sr.prune(s.logTime, s.plan.HorizonMillis)
 	s.corrected = s.corrected[:0]
+	applied, n := false, uint64(0)
 	for i, t := range ts {
-		s.applySample(idx, sr, t, vs[i])
+		if s.applySample(idx, sr, t, vs[i]) {
+			applied = true
+			if !isStale(vs[i]) {
+				n++
+			}
+		}
 	}
 	for _, t := range histograms {
-		s.applyHistogram(idx, sr, t)
+		if s.applyHistogram(idx, sr, t) {
+			applied, n = true, n+1
+		}
+	}
+	if applied {
+		s.accepted(s.of(sr), ev, n)
 	}
 	for i := range sr.members {
 		m := &sr.members[i]
 		for _, c := range s.corrected {
 			if c.member == i {
 				s.publish(sr, m, c.end)
+				s.correctedOne(sr, m.stream, c.end)
 			}
 		}
 		if m.maxF != math.MinInt64 {
@@ -340,14 +373,15 @@ func (s *Shard) applyRun(ev *log.Event, ref log.SeriesRef, ts []int64, vs []floa
 	}
 }
 
-// applySample files one sample with every stream of its series. For one timestamp the first value in log order stands.
-func (s *Shard) applySample(idx int32, sr *seriesState, t int64, v float64) {
+// applySample files one sample with every stream of its series, and reports whether one took it. For one timestamp the first value
+// in log order stands.
+func (s *Shard) applySample(idx int32, sr *seriesState, t int64, v float64) bool {
 	stale := isStale(v)
 	pos, have := sr.raw.find(t)
 	same := have && math.Float64bits(sr.raw.v[pos]) == math.Float64bits(v)
 	applied := false
 	for i := range sr.members {
-		ok := !have && s.file(idx, sr, i, t)
+		ok := !have && s.file(idx, sr, i, lateSample{t: t, v: v})
 		applied = applied || ok
 		ct := &sr.members[i].stream.counts
 		if stale {
@@ -372,17 +406,19 @@ func (s *Shard) applySample(idx int32, sr *seriesState, t int64, v float64) {
 		sr.raw.insert(pos, t, v)
 		sr.lastApplied = s.logTime
 	}
+	return applied
 }
 
-// applyHistogram files the time of a native-histogram sample: its bucket says that it holds what panes cannot answer.
-func (s *Shard) applyHistogram(idx int32, sr *seriesState, t int64) {
+// applyHistogram files the time of a native-histogram sample, and reports whether a stream took it: its bucket says that it holds
+// what panes cannot answer.
+func (s *Shard) applyHistogram(idx int32, sr *seriesState, t int64) bool {
 	pos, have := slices.BinarySearch(sr.histograms, t)
 	if have {
-		return
+		return false
 	}
 	applied := false
 	for i := range sr.members {
-		if s.file(idx, sr, i, t) {
+		if s.file(idx, sr, i, lateSample{t: t, histogram: true}) {
 			applied = true
 		}
 	}
@@ -390,6 +426,7 @@ func (s *Shard) applyHistogram(idx int32, sr *seriesState, t int64) {
 		sr.histograms = slices.Insert(sr.histograms, pos, t)
 		sr.lastApplied = s.logTime
 	}
+	return applied
 }
 
 // correction is a closed bucket that a late sample of the event at hand changes.
@@ -400,8 +437,9 @@ type correction struct {
 
 // file finds the bucket of a new sample: an open one, one that it opens, or, under late policy correct, a closed one that it
 // corrects. It reports false if the sample is too late to be folded; under policy correct the bucket is then marked incomplete, unless retention has removed it.
-func (s *Shard) file(idx int32, sr *seriesState, mi int, t int64) bool {
+func (s *Shard) file(idx int32, sr *seriesState, mi int, sample lateSample) bool {
 	m := &sr.members[mi]
+	t := sample.t
 	e := m.stream.endOf(t)
 	if e <= m.stream.expired {
 		return false // not even a mark: there is no bucket to mark any more
@@ -414,18 +452,25 @@ func (s *Shard) file(idx int32, sr *seriesState, mi int, t int64) bool {
 	case m.c < e:
 		m.open = slices.Insert(m.open, i, openBucket{end: e, first: s.logTime, last: s.logTime})
 		m.stream.openN++
+		s.openedOne(sr)
 		m.stream.track.opened(e, s.seq)
 		if !m.armed {
 			m.armed = true
 			s.timers.push(timer{deadline: s.deadline(m, &m.open[i]), series: idx, member: int32(mi)})
 		}
 	case m.stream.spec.Late == plan.Drop:
+		if s.shadow != nil {
+			s.shadow.refuse(s, sr, m, e, sample)
+		}
 		return false
 	case e > satSub(m.c, s.plan.HorizonMillis) && e > m.tailFloor:
 		m.stream.counts.Corrected++
 		if c := (correction{member: mi, end: e}); !slices.Contains(s.corrected, c) {
 			s.corrected = append(s.corrected, c)
 		}
+	case s.shadow != nil:
+		s.shadow.refuse(s, sr, m, e, sample)
+		return false
 	default:
 		block, pos := m.stream.grid.Locate(e)
 		m.stream.track.change(e, s.seq)
@@ -444,34 +489,39 @@ func (s *Shard) closeThrough(ev *log.Event, sr *seriesState, m *member, c int64)
 		n++
 	}
 	if n > 0 {
-		s.closed(m, n)
 		m.open = slices.Delete(m.open, 0, n)
+		s.closed(sr, m, n)
 	}
-	s.raise(ev, m, c)
+	s.raise(ev, sr, m, c)
 }
 
-// closed counts n buckets of a member as closed.
-func (s *Shard) closed(m *member, n int) {
+// closed counts n buckets of a member as closed, once they are no longer among its open ones.
+func (s *Shard) closed(sr *seriesState, m *member, n int) {
 	m.stream.openN -= n
 	m.stream.counts.Closed += uint64(n)
+	s.shutSome(sr, n)
 }
 
 // raise moves the closure watermark, and with it the stream's part of the frontier (P4).
-func (s *Shard) raise(ev *log.Event, m *member, c int64) {
+func (s *Shard) raise(ev *log.Event, sr *seriesState, m *member, c int64) {
 	if c > m.c {
+		before := m.c
 		m.c = c
+		s.closedThrough(sr, m, before)
 		m.stream.raiseFrontier(c, ev.WallTime, s.plan.ClockSkewMillis)
 	}
 }
 
 // publish folds one bucket from the raw run and files it as the newest (P3).
 func (s *Shard) publish(sr *seriesState, m *member, e int64) {
-	from, to := m.stream.before(e), e-m.stream.edge
-	p := accum.Fold(sr.raw.between(from, to))
-	if i, _ := slices.BinarySearch(sr.histograms, from+1); i < len(sr.histograms) && sr.histograms[i] <= to {
-		p.HasHistogram = true
+	if s.shadow != nil {
+		s.shadow.publish(s, sr, m, e)
+		return
 	}
+	p := accum.Fold(sr.raw.between(m.stream.before(e), e-m.stream.edge))
+	p.HasHistogram = sr.histogramIn(m.stream, e)
 	m.stream.track.change(e, s.seq)
+	s.publishedOne(s.of(sr), m.stream.spec.ID, m.stream.grid, e)
 	block, pos := m.stream.grid.Locate(e)
 	s.table.Put(bucket.Key{Stream: uint64(m.stream.spec.ID), Block: block}, uint64(sr.ref), pos, func(dst []byte) []byte {
 		return p.AppendEncode(dst, e)
@@ -562,18 +612,26 @@ func (s *Shard) replan(b *log.Plan) {
 			}
 			s.join(st)
 			added = append(added, st)
+			s.shadow.planned(spec.ID, s.seq)
 		}
 		all = append(all, st)
 	}
 	for _, st := range old {
 		s.part(st)
 	}
-	if p.ExperimentLabel != s.plan.ExperimentLabel {
+	relabelled := p.ExperimentLabel != s.plan.ExperimentLabel
+	if relabelled {
 		s.experiments = nil // they are values of another label
 	}
+	horizon := s.plan.HorizonMillis
 	s.plan, s.streams = p, all
 	for i := range s.series {
 		sr := &s.series[i]
+		for j := range sr.members {
+			// Raw samples that a shorter horizon has given up do not come back with a longer one.
+			m := &sr.members[j]
+			m.tailFloor = max(m.tailFloor, satSub(m.c, horizon))
+		}
 		sr.members = slices.DeleteFunc(sr.members, func(m member) bool { return old[m.stream.spec.ID] == m.stream })
 		ls, ok := s.labels.Labels(sr.ref)
 		if !ok {
@@ -581,11 +639,14 @@ func (s *Shard) replan(b *log.Plan) {
 			return
 		}
 		sr.members = append(sr.members, newMembers(added, ls)...)
-		sr.experiment = s.experimentOf(ls)
+		if relabelled {
+			sr.experiment, sr.counted = s.experimentOf(ls), nil
+		}
 		if len(sr.members) == 0 {
 			sr.raw, sr.histograms = run{}, nil // nothing can read them any more
 		}
 	}
+	s.recount(relabelled)
 	for _, page := range s.slots {
 		if page == nil {
 			continue
@@ -596,6 +657,8 @@ func (s *Shard) replan(b *log.Plan) {
 			}
 		}
 	}
-	s.track()
+	if s.shadow == nil {
+		s.track()
+	}
 	s.rearm()
 }

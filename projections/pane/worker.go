@@ -12,7 +12,8 @@ import (
 // message is what a worker takes from its queue: a batch of events, or a visit to its shards.
 type message struct {
 	events  []*log.Event
-	repeats []bool // parallel to events; nil: none repeats an earlier write
+	repeats []bool               // parallel to events; nil: none repeats an earlier write
+	healing map[log.Seq]*Healing // what the heals among the events change
 	visit   visit
 	done    chan<- struct{} // receives once the visit is over; never blocks
 }
@@ -70,7 +71,7 @@ func (w *worker) take(m message) error {
 		if ev.Seq <= log.Seq(w.applied.Load()) {
 			continue
 		}
-		closed, err := w.shards.apply(ev, m.repeats != nil && m.repeats[i])
+		closed, err := w.shards.apply(ev, m.repeats != nil && m.repeats[i], m.healing[ev.Seq])
 		if err != nil {
 			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
 		}

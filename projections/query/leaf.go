@@ -25,7 +25,13 @@ type leaf struct {
 	offset int64 // ms; the data time of a step is the step's, or the first step's if pinned, less this
 	pinned bool
 
-	mark *labels.Matcher // on the synthetic selector that stands for it in the expression
+	aggregation *aggregation // of its results, evaluated with it; nil: none
+
+	mark  *labels.Matcher // on the synthetic selector that stands for it in the expression
+	place []replaced      // where that stands; none for one that is answered from a record
+
+	exact bool       // the exact source can answer it
+	raw   *MissError // set: it does, and why panes do not
 
 	whole *whole // the record that answers it, instead of all that follows
 
