@@ -155,8 +155,8 @@ func (c *trials) recover(s script, ref *reference, im crashImage, rng *rand.Rand
 	} else {
 		c.add("crashes in recovery", 1)
 	}
-	nest := im.depth < 3 && rng.IntN(200) == 0
-	on := !nest && rng.IntN(8) == 0
+	nest := im.depth < 3 && rng.IntN(500) == 0
+	on := !nest && rng.IntN(24) == 0
 	var fs vfs.FS = im.disk
 	var nested []crashImage
 	if nest {

@@ -247,7 +247,10 @@ func (n *node) restoreViews() error {
 	}); err != nil {
 		return err
 	}
-	heals := &healer{events: n.events, index: n.index, bases: n.basesPath(), workers: n.flags.workers}
+	heals := &healer{
+		events: n.events, index: n.index, bases: n.basesPath(), workers: n.flags.workers,
+		options: bucket.Options{FS: n.flags.around.viewsDisk(), Logger: n.logger},
+	}
 	n.panes = pane.New(n.events, n.index, n.views, pane.Options{
 		Workers: n.flags.workers, CheckpointInterval: n.flags.ckpt, Logger: n.logger, Heal: heals.find,
 	})

@@ -93,6 +93,7 @@ func (p *Projection) Restore() (projections.Restored, error) {
 	for i := range p.workers {
 		p.workers[i] = newWorker(p)
 	}
+	plans := new(planCache)
 	var oldest, newest log.Seq
 	for id := range Shards {
 		seq, state, ok, err := p.store.State(id)
@@ -100,8 +101,9 @@ func (p *Projection) Restore() (projections.Restored, error) {
 			return projections.Restored{}, err
 		}
 		s := NewShard(id, p.index)
+		s.plans = plans
 		if ok {
-			if s, err = DecodeShard(id, p.index, state); err != nil {
+			if s, err = decodeShard(id, p.index, state, plans); err != nil {
 				return projections.Restored{}, fmt.Errorf("shard %d: %w", id, err)
 			}
 			if s.seq != log.Seq(seq) {
