@@ -19,12 +19,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/promql/parser"
 
 	"tidemark/log"
+	"tidemark/master"
 	"tidemark/projections"
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
 	"tidemark/projections/plan"
+	"tidemark/projections/query"
 	"tidemark/projections/series"
 	"tidemark/projections/window"
 	"tidemark/transport/api"
@@ -55,10 +58,14 @@ type node struct {
 	panes   *pane.Projection
 	windows *bucket.Windows
 	runner  *projections.Runner
+	fold    *master.Fold // of the control plane
+	folding *projections.Runner
+	master  *master.Master
 	copy    *exactCopy // nil: none is kept
 	ticker  *pane.Ticker
 	gate    *gate
 	lag     *lagMeter
+	pulse   *pulse
 	barrier *barrier
 
 	recorder *window.Recorder // set by recordWindows
@@ -123,9 +130,13 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	if err := n.gate.lookAtDisk(); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
+	n.pulse = newPulse(n.events.Metrics, n.gate.now)
 	n.ticker = pane.NewTicker(n.panes, tickLog{n.gate})
 	n.expirer = pane.NewExpirer(n.panes, n.events, logger)
 	n.compact = bucket.NewCompactor(n.views, bucket.CompactorOptions{Logger: logger})
+	if err := n.openMaster(); err != nil {
+		return nil, errors.Join(err, n.close())
+	}
 	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner}
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(n),
@@ -200,7 +211,7 @@ func (n *node) openViews() error {
 		return err
 	}
 	err := n.restoreViews()
-	damaged := bucket.Damaged(err) || errors.Is(err, pane.ErrCorruptState)
+	damaged := bucket.Damaged(err) || errors.Is(err, pane.ErrCorruptState) || errors.Is(err, master.ErrCorrupt)
 	if behind := new(behindFloor); errors.As(err, &behind) || damaged && n.events.Floor() > 1 {
 		return n.restoreBase(err)
 	}
@@ -258,11 +269,16 @@ func (n *node) restoreViews() error {
 	if err = n.runner.Restore(); err == nil {
 		n.windows, err = bucket.NewWindows(n.views, uint64(n.events.Head()))
 	}
+	if err == nil {
+		err = n.restoreMaster()
+	}
 	if err != nil {
 		return errors.Join(err, n.views.Close())
 	}
-	if at, err := n.panes.Applied(); err == nil && at+1 < n.events.Floor() {
-		return errors.Join(&behindFloor{at: at, floor: n.events.Floor()}, n.views.Close())
+	for _, p := range []projections.Projection{n.panes, n.fold} {
+		if at, err := p.Applied(); err == nil && at+1 < n.events.Floor() {
+			return errors.Join(&behindFloor{at: at, floor: n.events.Floor()}, n.views.Close())
+		}
 	}
 	return nil
 }
@@ -389,6 +405,22 @@ func (n *node) runtimeState() api.RuntimeState {
 	return api.RuntimeState{Start: n.started, LastConfig: c.at, ReloadOK: c.ok, Retention: fmt.Sprintf("%v or %v of the log", c.cfg.Log.Retention, c.cfg.Log.MaxSize)}
 }
 
+// takesQuantiles says whether an expression reads quantiles of values out of panes.
+func takesQuantiles(text string) bool {
+	expr, err := plan.NewParser().ParseExpr(text)
+	if err != nil {
+		return false // of another version: it says nothing
+	}
+	found := false
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		if c, ok := n.(*parser.Call); ok && c.Func.Name == "quantile_over_time" {
+			found = true
+		}
+		return nil
+	})
+	return found
+}
+
 // Materializations implements api.Materializations.
 func (n *node) Materializations(ctx context.Context) ([]api.Materialization, error) {
 	_, states, _, err := n.panes.Streams(ctx)
@@ -428,6 +460,10 @@ func (n *node) Materializations(ctx context.Context) ([]api.Materialization, err
 		}
 		if frontier != math.MinInt64 {
 			row.Frontier = &frontier
+		}
+		if takesQuantiles(m.Expr) {
+			bound := query.SketchError
+			row.QuantileError = &bound
 		}
 		out = append(out, row)
 	}

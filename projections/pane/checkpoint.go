@@ -31,7 +31,7 @@ func (p *Projection) Durable() log.Seq { return log.Seq(p.ckpt.durable.Load()) }
 // CheckpointFailures returns the number of consecutive failures to write a checkpoint.
 func (p *Projection) CheckpointFailures() uint64 { return p.ckpt.failures.Load() }
 
-// Waiting returns the bytes of closed buckets that checkpoints have tried, and failed so far, to write.
+// Waiting returns the bytes of closed buckets, records of evicted series and hashes of writes that checkpoints have tried, and failed so far, to write.
 func (p *Projection) Waiting() int64 { return p.waiting.Load() }
 
 // checkpointLoop writes one shard after the other, spread over the interval, and flushes after each round. A failure is
@@ -132,9 +132,11 @@ func (p *Projection) freeze(s *Shard, sh *shelf) bucket.Checkpoint {
 		sh.leaving = append(sh.leaving, s.table)
 		s.table = bucket.NewTable()
 	}
+	evicted, fresh := sh.writing()
+	p.waiting.Add(fresh)
 	return bucket.Checkpoint{
 		Shard: s.id, Seq: uint64(s.seq), State: s.Encode(),
-		Tables: append([]*bucket.Table(nil), sh.leaving...), Experiments: s.experimentRows(sh.pieceSeq),
+		Tables: append([]*bucket.Table(nil), sh.leaving...), Experiments: s.experimentRows(sh.pieceSeq), Evicted: evicted,
 	}
 }
 
@@ -145,6 +147,7 @@ func (p *Projection) release(s *Shard, sh *shelf, c bucket.Checkpoint) {
 		p.waiting.Add(-int64(t.Bytes()))
 	}
 	sh.leaving = append([]*bucket.Table(nil), sh.leaving[len(c.Tables):]...)
+	p.waiting.Add(-sh.stand(c.Evicted))
 	sh.pieceSeq = log.Seq(c.Seq)
 }
 

@@ -22,6 +22,12 @@ type message struct {
 type shelf struct {
 	leaving  []*bucket.Table // handed to a checkpoint that is not committed yet, oldest first
 	pieceSeq log.Seq         // of the last checkpoint committed
+
+	// Records of evicted series that no checkpoint has written yet, oldest first: readers take the header, what is behind it is never
+	// changed. The newest of each series is found by gone.
+	evicted []bucket.Evicted
+	tried   int // of them, a checkpoint has tried to write so many
+	gone    map[log.SeriesRef]*bucket.Evicted
 }
 
 // worker owns shards. Only its goroutine touches them.
@@ -71,7 +77,11 @@ func (w *worker) take(m message) error {
 		if ev.Seq <= log.Seq(w.applied.Load()) {
 			continue
 		}
+		if err := w.admit(ev); err != nil {
+			return fmt.Errorf("event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
+		}
 		closed, err := w.shards.apply(ev, m.repeats != nil && m.repeats[i], m.healing[ev.Seq])
+		w.collect()
 		if err != nil {
 			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
 		}
