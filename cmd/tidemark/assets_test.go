@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
@@ -65,7 +66,7 @@ func TestAssetsFitTheMetrics(t *testing.T) {
 			return nil
 		})
 	}
-	groups, errs := rulefmt.Parse([]byte(printed(t, "assets", "alerts.yml")), false, model.UTF8Validation, p)
+	groups, errs := rulefmt.Parse([]byte(printed(t, "assets", "alerts.yml")), false, model.UTF8Validation, p, slog.New(slog.DiscardHandler))
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
