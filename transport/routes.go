@@ -16,7 +16,22 @@ type mount struct {
 	observe *observer
 	zip     *compressor
 	cors    cors
+	own     sameOrigin
 	gate    endpoint.Middleware
+}
+
+// experiments mounts the control plane. What only shows the table is there during a replay: it is what was known before.
+func (m *mount) experiments(x *api.Experiments) {
+	if x == nil {
+		return
+	}
+	post := func(path, name string, h http.Handler) { m.act(path, name, gated(m.gate, h.ServeHTTP)) }
+	m.info("/api/v1/experiments", "experiments", api.NewExperimentList(*x))
+	m.info("/api/v1/experiments/{name}", "experiment", api.NewExperiment(*x))
+	m.info("/api/v1/experiments/{name}/rates", "experiment_rates", api.NewExperimentRates(*x))
+	m.info("/api/v1/stats/history", "stats_history", api.NewStatsHistory(*x))
+	post("/api/v1/experiments/{name}/rescan", "experiment_rescan", api.NewExperimentRescan(*x))
+	post("/api/v1/rescan", "rescan", api.NewRescan(*x))
 }
 
 // methods is a path's table of methods. HEAD is GET without a body, which net/http leaves out by itself.
@@ -92,6 +107,11 @@ func (m *mount) info(path, name string, h http.Handler) {
 	m.mux.Handle(path, m.wrap(name, methods{get: h, json: true}))
 }
 
+// act mounts a route that changes something: POST alone, and not for pages of other sites (T5).
+func (m *mount) act(path, name string, h http.Handler) {
+	m.mux.Handle(path, m.wrap(name, methods{post: m.own.wrap(h), json: true}))
+}
+
 func (m *mount) queries(a *api.API, o *Options) {
 	m.read("/api/v1/query", "query", a.Instant)
 	m.read("/api/v1/query_range", "query_range", a.Range)
@@ -115,9 +135,9 @@ func (m *mount) status(d *Deps, o *Options) {
 	m.info("/api/v1/rules", "rules", api.NewRules(o.Rules))
 	m.info("/api/v1/alerts", "alerts", api.Alerts())
 	m.info("/api/v1/materializations", "materializations", api.NewMaterializations(o.Materializations))
-	post := func(path, name string, h http.Handler) {
-		m.mux.Handle(path, m.wrap(name, methods{post: h, json: true}))
+	if o.LogStatus != nil {
+		m.info("/api/v1/status/log", "status", api.NewLogStatus(o.LogStatus))
 	}
-	post("/api/v1/precompute/watermark", "watermark", api.NewWatermark(d.Barrier, o.Now))
-	post("/api/v1/precompute/drain", "drain", api.NewDrain(d.Barrier))
+	m.act("/api/v1/precompute/watermark", "watermark", api.NewWatermark(d.Barrier, o.Now))
+	m.act("/api/v1/precompute/drain", "drain", api.NewDrain(d.Barrier))
 }

@@ -49,6 +49,7 @@ type keeper struct {
 	since log.Seq
 
 	truncations, failures, base atomic.Uint64
+	lastError                   atomic.Pointer[string] // of the last pass; nil: it had none
 }
 
 // run makes a pass every minute until ctx ends, and returns nil then.
@@ -71,10 +72,12 @@ func (k *keeper) pass(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		n := k.failures.Add(1)
+		n, text := k.failures.Add(1), err.Error()
+		k.lastError.Store(&text)
 		k.logger.Error("The log is due for truncation and cannot be truncated", "consecutive", n, "err", err)
 	default:
 		k.failures.Store(0)
+		k.lastError.Store(nil)
 	}
 }
 
