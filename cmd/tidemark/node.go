@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/promql/parser"
 
 	"tidemark/log"
 	"tidemark/master"
@@ -24,6 +25,7 @@ import (
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
 	"tidemark/projections/plan"
+	"tidemark/projections/query"
 	"tidemark/projections/series"
 	"tidemark/projections/window"
 	"tidemark/transport/api"
@@ -402,6 +404,22 @@ func (n *node) runtimeState() api.RuntimeState {
 	return api.RuntimeState{Start: n.started, LastConfig: c.at, ReloadOK: c.ok, Retention: fmt.Sprintf("%v or %v of the log", c.cfg.Log.Retention, c.cfg.Log.MaxSize)}
 }
 
+// takesQuantiles says whether an expression reads quantiles of values out of panes.
+func takesQuantiles(text string) bool {
+	expr, err := plan.NewParser().ParseExpr(text)
+	if err != nil {
+		return false // of another version: it says nothing
+	}
+	found := false
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		if c, ok := n.(*parser.Call); ok && c.Func.Name == "quantile_over_time" {
+			found = true
+		}
+		return nil
+	})
+	return found
+}
+
 // Materializations implements api.Materializations.
 func (n *node) Materializations(ctx context.Context) ([]api.Materialization, error) {
 	_, states, _, err := n.panes.Streams(ctx)
@@ -441,6 +459,10 @@ func (n *node) Materializations(ctx context.Context) ([]api.Materialization, err
 		}
 		if frontier != math.MinInt64 {
 			row.Frontier = &frontier
+		}
+		if takesQuantiles(m.Expr) {
+			bound := query.SketchError
+			row.QuantileError = &bound
 		}
 		out = append(out, row)
 	}
