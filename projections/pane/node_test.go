@@ -33,7 +33,9 @@ type node struct {
 }
 
 // startNode opens everything under /data and runs it. It appends no event.
-func startNode(fs vfs.FS, lo log.Options, po Options) (*node, error) { return startNodeIn("/data", fs, lo, po) }
+func startNode(fs vfs.FS, lo log.Options, po Options) (*node, error) {
+	return startNodeIn("/data", fs, lo, po)
+}
 
 func startNodeIn(dir string, fs vfs.FS, lo log.Options, po Options) (*node, error) {
 	lo.FS = fs

@@ -37,8 +37,8 @@ type recentWrites struct {
 	// What was forgotten before it was saved. It grows while checkpoints fail; so it counts as waiting, and beyond a bound of that writes are
 	// refused (see Projection.Waiting).
 	spill []bucket.Recent
-	keep    log.Seq         // what stands before it on disk is not needed by any restart
-	marks   []recentMark    // by sequence
+	keep  log.Seq      // what stands before it on disk is not needed by any restart
+	marks []recentMark // by sequence
 }
 
 // recentMark says what was the oldest write remembered at an event.
