@@ -31,6 +31,8 @@
 //
 //	"m"                                   → format version (1 byte), identity of the log (rest)
 //	"c" shard:1                           → seq:8, state of the shard (projections/pane)
+//	"c" shard:1 generation:8              → the same of a shard of a generation
+//	"g" generation:8                      → seq:8, note of projections/pane: how far a generation came that is folded in the background
 //	"h" seq:8                             → log time:8, and for a write event the hash of its content:16 (a start event has none)
 //	"p" stream:8 block:8 shard:1 seq:8    → piece
 //	"w" record:8 step:8                   → recorded step (see Windows)

@@ -93,6 +93,8 @@ type streamRead struct {
 
 	mu       sync.Mutex
 	known    bool
+	planned  bool // in a later generation, which may not have been taken over yet
+	key      uint64
 	grid     bucket.Grid
 	coverage int64
 	expired  int64
@@ -113,9 +115,15 @@ func newStreamRead(req *Request, refs []log.SeriesRef) *streamRead {
 func (r *streamRead) take(s *Shard, sh *shelf) {
 	st := s.stream(r.req.Stream)
 	if st == nil {
+		if s.planned(r.req.Stream) != nil {
+			r.mu.Lock()
+			r.planned = true
+			r.mu.Unlock()
+		}
 		return
 	}
 	r.mu.Lock()
+	r.key = st.key
 	r.known, r.grid, r.coverage, r.expired = true, st.grid, st.coverage, st.expired
 	r.frontier = max(r.frontier, s.frontier(st))
 	r.proven = max(r.proven, s.proven)
@@ -135,11 +143,11 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 	lo, _ := st.grid.Locate(r.req.From + st.width)
 	hi, _ := st.grid.Locate(r.req.To)
 	v := &r.views[s.id]
-	v.PieceSeq, v.Refs = uint64(sh.pieceSeq), r.refs[s.id]
+	v.PieceSeq, v.Refs = sh.visible(), r.refs[s.id]
 	for _, t := range sh.leaving {
-		t.AddTo(&v.View, uint64(r.req.Stream), lo, hi)
+		t.AddTo(&v.View, st.key, lo, hi)
 	}
-	s.table.AddTo(&v.View, uint64(r.req.Stream), lo, hi)
+	s.table.AddTo(&v.View, st.key, lo, hi)
 
 	series := make([]Series, len(v.Refs))
 	for i, ref := range v.Refs {
@@ -211,7 +219,7 @@ func (s *Shard) member(ref log.SeriesRef, st *stream) *member {
 
 // finish reads the pieces, decodes the panes, and puts the series into label order.
 func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) {
-	a := Answer{Known: r.known, CoverageStart: r.coverage, Frontier: r.frontier, Proven: r.proven}
+	a := Answer{Known: r.known, Materializing: r.planned && !r.known, CoverageStart: r.coverage, Frontier: r.frontier, Proven: r.proven}
 	if !r.known {
 		return a, nil
 	}
@@ -227,7 +235,7 @@ func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) 
 	}
 	room := &slab{panes: int((r.req.To - r.req.From) / max(1, r.grid.Width))}
 	from := max(r.req.From, min(r.expired, r.req.To))
-	err := p.store.Collect(ctx, uint64(r.req.Stream), r.grid, from, r.req.To, r.views[:], func(shard int, b bucket.Bucket) error {
+	err := p.store.Collect(ctx, r.key, r.grid, from, r.req.To, r.views[:], func(shard int, b bucket.Bucket) error {
 		return addBucket(&r.series[shard][b.At], b, room)
 	})
 	if err != nil {

@@ -61,9 +61,14 @@ type Shard struct {
 	unplanned   uint64 // samples that no stream takes, stale markers aside
 
 	plan    *plan.Plan
-	streams []*stream // in the plan's order
-	expired map[plan.StreamID]expiry
-	former  map[plan.StreamID]former // streams that the plan had once
+	streams []*stream // those of the plan that this shard folds, in the plan's order
+	// The generation that the streams are of, 0 for the first; and in a shard of the first the later ones, by their order, and
+	// their streams for what they take.
+	generation  log.Seq
+	generations []generation
+	elsewhere   []*stream
+	expired     map[plan.StreamID]expiry
+	former      map[plan.StreamID]former // streams that the plan had once
 
 	slots   []*[slotPage]int32 // ref/Shards → 0 unknown, unwanted, or index+1 into series
 	series  []seriesState
@@ -176,21 +181,20 @@ func (g *group) countRepeated(w *log.Write) {
 
 func (s *Shard) countRepeated(ref log.SeriesRef, vs []float64) {
 	_, sr := s.lookup(ref)
+	if sr == nil || len(sr.members) == 0 {
+		s.countUnplanned(ref, vs)
+		return
+	}
 	for _, v := range vs {
 		stale := isStale(v)
-		switch {
-		case sr != nil && len(sr.members) > 0:
-			for i := range sr.members {
-				ct := &sr.members[i].stream.counts
-				if stale {
-					ct.Stale++
-				} else {
-					ct.Routed++
-					ct.Duplicate++
-				}
+		for i := range sr.members {
+			ct := &sr.members[i].stream.counts
+			if stale {
+				ct.Stale++
+			} else {
+				ct.Routed++
+				ct.Duplicate++
 			}
-		case !stale:
-			s.unplanned++
 		}
 	}
 }
@@ -224,7 +228,11 @@ func (s *Shard) control(ev *log.Event) uint64 {
 	case *log.Drain:
 		s.drain(ev)
 	case *log.Plan:
-		s.replan(b)
+		if s.generation == 0 {
+			s.replan(b)
+		} else {
+			s.replanGeneration(b)
+		}
 	case *log.Expired:
 		s.expire(b)
 	default:
@@ -311,11 +319,7 @@ func newMembers(streams []*stream, ls labels.Labels) []member {
 func (s *Shard) applyRun(ev *log.Event, ref log.SeriesRef, ts []int64, vs []float64, histograms []int64) {
 	idx, sr := s.lookup(ref)
 	if sr == nil || len(sr.members) == 0 {
-		for _, v := range vs {
-			if !isStale(v) {
-				s.unplanned++
-			}
-		}
+		s.countUnplanned(ref, vs)
 		return
 	}
 	sr.prune(s.logTime, s.plan.HorizonMillis)
@@ -429,7 +433,7 @@ func (s *Shard) file(idx int32, sr *seriesState, mi int, t int64) bool {
 	default:
 		block, pos := m.stream.grid.Locate(e)
 		m.stream.track.change(e, s.seq)
-		s.table.MarkIncomplete(bucket.Key{Stream: uint64(m.stream.spec.ID), Block: block}, uint64(sr.ref), pos)
+		s.table.MarkIncomplete(bucket.Key{Stream: m.stream.key, Block: block}, uint64(sr.ref), pos)
 		return false
 	}
 	return true
@@ -473,7 +477,7 @@ func (s *Shard) publish(sr *seriesState, m *member, e int64) {
 	}
 	m.stream.track.change(e, s.seq)
 	block, pos := m.stream.grid.Locate(e)
-	s.table.Put(bucket.Key{Stream: uint64(m.stream.spec.ID), Block: block}, uint64(sr.ref), pos, func(dst []byte) []byte {
+	s.table.Put(bucket.Key{Stream: m.stream.key, Block: block}, uint64(sr.ref), pos, func(dst []byte) []byte {
 		return p.AppendEncode(dst, e)
 	})
 }
@@ -538,43 +542,71 @@ func (s *Shard) drain(ev *log.Event) {
 }
 
 // replan puts another plan in force. Streams that both plans have go on; those of the old one alone lose their open buckets
-// and keep what they published; new ones are covered from the largest sample time so far.
+// and keep what they published; new ones begin where the plan says.
 func (s *Shard) replan(b *log.Plan) {
 	p, err := plan.Decode(b.Spec)
 	if err != nil {
 		s.corrupt = fmt.Errorf("pane: plan at %d: %w", s.seq, err)
 		return
 	}
+	s.endStreams(p)
 	old := make(map[plan.StreamID]*stream, len(s.streams))
 	for _, st := range s.streams {
 		old[st.spec.ID] = st
 	}
-	var all, added []*stream
+	all := make(map[plan.StreamID]*stream, len(p.Streams))
+	var fresh []plan.Stream
 	for _, spec := range p.Streams {
-		st := old[spec.ID]
-		if st != nil {
+		switch st := old[spec.ID]; {
+		case st != nil:
 			st.spec.RetentionMillis = spec.RetentionMillis
+			all[spec.ID] = st
 			delete(old, spec.ID)
-		} else {
-			if st, err = newStream(spec, s.maxT); err != nil {
-				s.corrupt = err
-				return
-			}
-			s.join(st)
-			added = append(added, st)
+		case s.planned(spec.ID) == nil:
+			fresh = append(fresh, spec)
 		}
-		all = append(all, st)
+	}
+	added, err := s.beginStreams(p, fresh)
+	if err != nil {
+		s.corrupt = err
+		return
+	}
+	for _, st := range added {
+		all[st.spec.ID] = st
 	}
 	for _, st := range old {
 		s.part(st)
 	}
+	streams := make([]*stream, 0, len(all))
+	for _, spec := range p.Streams {
+		if st := all[spec.ID]; st != nil {
+			streams = append(streams, st)
+		}
+	}
+	s.adopt(p, streams, added, old)
+}
+
+// adopt puts a plan in force with the given streams. Of those that were added the series become members, of those that are gone
+// they are no longer.
+func (s *Shard) adopt(p *plan.Plan, streams, added []*stream, gone map[plan.StreamID]*stream) {
 	if p.ExperimentLabel != s.plan.ExperimentLabel {
 		s.experiments = nil // they are values of another label
 	}
-	s.plan, s.streams = p, all
+	reach := s.plan.HorizonMillis
+	s.plan, s.streams = p, streams
+	if err := s.lookElsewhere(); err != nil {
+		s.corrupt = err
+		return
+	}
 	for i := range s.series {
 		sr := &s.series[i]
-		sr.members = slices.DeleteFunc(sr.members, func(m member) bool { return old[m.stream.spec.ID] == m.stream })
+		sr.members = slices.DeleteFunc(sr.members, func(m member) bool { return gone[m.stream.spec.ID] == m.stream })
+		for j := range sr.members {
+			// A wider horizon brings back no raw samples that a narrower one has given up.
+			if m := &sr.members[j]; p.HorizonMillis > reach && m.c != math.MinInt64 {
+				m.tailFloor = max(m.tailFloor, m.stream.floorEnd(satSub(m.c, reach)))
+			}
+		}
 		ls, ok := s.labels.Labels(sr.ref)
 		if !ok {
 			s.corrupt = fmt.Errorf("pane: series %d has no label set", sr.ref)

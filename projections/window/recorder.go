@@ -31,7 +31,7 @@ const (
 // Panes is what the Recorder asks of the fold. *pane.Projection is one.
 type Panes interface {
 	Plan() *plan.Plan
-	TrackedStreams(ctx context.Context, after log.Seq) (log.Seq, []pane.TrackedStream, error)
+	TrackedStreams(ctx context.Context, after log.Seq, known map[plan.StreamID]log.Seq) (log.Seq, []pane.TrackedStream, error)
 	Forget(ctx context.Context, changes map[plan.StreamID]map[int64]log.Seq) error
 }
 
@@ -173,7 +173,7 @@ func (r *Recorder) Round(ctx context.Context) (left int, err error) {
 
 // follow takes over what changed since the last round, and gives each stream all that is not forgotten.
 func (r *Recorder) follow(ctx context.Context) (log.Seq, map[plan.StreamID]*pane.TrackedStream, error) {
-	seq, streams, err := r.panes.TrackedStreams(ctx, r.seen)
+	seq, streams, err := r.panes.TrackedStreams(ctx, r.seen, r.since)
 	if err != nil {
 		return 0, nil, err
 	}
