@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sort"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,7 +38,8 @@ func (l limits) cap() uint64 { return l.size + l.size/capPart }
 
 // keeper bounds the log by age and size. It never removes an event that a restart could ask for: it seals a base of the views
 // first, and keeps below its sequence. So a projection that writes no checkpoint pins the log, which counts as a failure and
-// shows in the readiness of the service; when the log then reaches its cap, writes are refused instead of filling the disk.
+// shows in the readiness of the service; streams that are being folded from the log in the background pin it too, which is
+// no failure; when the log then reaches its cap, writes are refused instead of filling the disk.
 type keeper struct {
 	events *log.Log
 	panes  *pane.Projection
@@ -45,6 +47,9 @@ type keeper struct {
 	bases  string
 	limits func() limits
 	logger *slog.Logger
+
+	planning *sync.Mutex // held while it truncates: plan events name the floor
+	settled  func() bool // the fold knows every plan of the log, and so the events that it still needs
 
 	truncations, failures, base atomic.Uint64
 }
@@ -77,6 +82,11 @@ func (k *keeper) pass(ctx context.Context) {
 }
 
 func (k *keeper) keep(ctx context.Context) error {
+	k.planning.Lock()
+	defer k.planning.Unlock()
+	if !k.settled() {
+		return nil // a new plan may want the oldest events; soon it is known
+	}
 	l := k.limits()
 	through, err := k.due(ctx, l)
 	floor := k.events.Floor()
@@ -88,6 +98,12 @@ func (k *keeper) keep(ctx context.Context) error {
 	}
 	if through < floor {
 		return fmt.Errorf("a restart would replay from sequence %d, and the log begins at %d", through, floor)
+	}
+	if wanted := k.panes.Wanted(); wanted <= through {
+		// Streams that are being folded from the log still need these events. That passes.
+		if through = wanted - 1; through < floor {
+			return nil
+		}
 	}
 	base, err := k.views.Seal(k.bases, uint64(floor))
 	if err != nil {

@@ -88,6 +88,7 @@ func startKeptOn(t *testing.T, disk vfs.FS, bounds limits) *kept {
 	if err := k.runner.Restore(); err != nil {
 		t.Fatal(err)
 	}
+	k.planning, k.settled = new(sync.Mutex), func() bool { return true }
 	k.bases, k.logger, k.limits = "/data/base", slog.New(slog.DiscardHandler), func() limits { return k.bounds }
 	ctx, cancel := context.WithCancel(context.Background())
 	k.cancel = cancel

@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/common/model"
 
 	"tidemark/log"
 	"tidemark/projections"
@@ -53,6 +52,7 @@ type node struct {
 	runner  *projections.Runner
 	ticker  *pane.Ticker
 	gate    *gate
+	fills   *pane.Backfiller
 	lag     *lagMeter
 	barrier *barrier
 
@@ -67,6 +67,8 @@ type node struct {
 	begun     chan struct{} // closed once the start of this process stands in the log
 	reloading sync.Mutex    // one reload at a time
 	current   atomic.Pointer[loaded]
+	planning  sync.Mutex    // held while the log is truncated, and while what a plan event says of the log's floor comes into the log
+	planned   atomic.Uint64 // the last plan event of this process
 }
 
 // loaded is a configuration that was read, with its plan.
@@ -100,6 +102,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	n.lag = newLagMeter(n.events, n.panes)
 	n.keeper = &keeper{
 		events: n.events, panes: n.panes, views: n.views, bases: filepath.Join(f.storagePath, baseDir), limits: n.limits, logger: logger,
+		planning: &n.planning, settled: n.settled,
 	}
 	n.gate = &gate{
 		events: n.events, lag: n.lag, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
@@ -112,6 +115,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 		return nil, errors.Join(err, n.close())
 	}
 	n.ticker = pane.NewTicker(n.panes, tickLog{n.gate})
+	n.fills = pane.NewBackfiller(n.panes, n.events, pane.BackfillOptions{Logger: logger})
 	n.expirer = pane.NewExpirer(n.panes, n.events, logger)
 	n.compact = bucket.NewCompactor(n.views, bucket.CompactorOptions{Logger: logger})
 	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner}
@@ -256,8 +260,7 @@ func (n *node) close() error {
 
 // startUp marks the start in the log, puts the plan in force and opens the gate. Then it waits until ctx ends.
 func (n *node) startUp(ctx context.Context) error {
-	spec := n.current.Load().plan.Encode()
-	if _, err := n.events.AppendAll(ctx, &log.Start{Reason: log.StartProcess}, &log.Plan{Spec: spec}); err != nil {
+	if _, err := n.putInForce(ctx, n.current.Load().plan, &log.Start{Reason: log.StartProcess}); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -277,6 +280,40 @@ func (n *node) startUp(ctx context.Context) error {
 	n.logger.Info("Ready", "replayed_to", target, "took", time.Since(begin).Round(time.Millisecond))
 	<-ctx.Done()
 	return nil
+}
+
+// putInForce appends a plan, behind what is to come before it. The streams that are new with it begin at the oldest event that the
+// log has now, and none is truncated until the fold knows.
+func (n *node) putInForce(ctx context.Context, p *plan.Plan, before ...log.Body) (log.Seq, error) {
+	n.planning.Lock()
+	defer n.planning.Unlock()
+	floor, newest := n.events.Origin()
+	if floor > 1 && newest == math.MaxInt64 {
+		// Nobody can say from when on what is left in the log is whole.
+		floor = 0
+	}
+	seq, err := n.events.AppendAll(ctx, append(before, &log.Plan{Spec: p.Begin(uint64(floor), newest, n.panes.HandedOver()).Encode()})...)
+	if err == nil {
+		n.planned.Store(uint64(seq))
+	}
+	return seq, err
+}
+
+// settled says whether the fold knows every plan of the log, so that it can say which events it still needs.
+func (n *node) settled() bool {
+	applied, err := n.panes.Applied()
+	return err == nil && n.caughtUp.Load() && uint64(applied) >= n.planned.Load()
+}
+
+// runBackfills folds in the background what plans have added over a history, once replay is done, until ctx ends.
+func (n *node) runBackfills(ctx context.Context) error {
+	if err := n.runner.Wait(ctx, n.events.Head()); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	return n.fills.Run(ctx)
 }
 
 // stopped returns the error that stopped the projection, or nil while it stands.
@@ -326,7 +363,7 @@ func (n *node) reload(ctx context.Context) error {
 	var seq log.Seq
 	if !p.Equal(old.plan) {
 		// Whoever asked may leave, and must not leave open whether the plan stands in the log.
-		if seq, err = n.events.Append(context.WithoutCancel(ctx), &log.Plan{Spec: p.Encode()}); err != nil {
+		if seq, err = n.putInForce(context.WithoutCancel(ctx), p); err != nil {
 			return fmt.Errorf("append the plan: %w", err)
 		}
 	}
@@ -369,49 +406,4 @@ func (n *node) configText() string { return n.current.Load().cfg.String() }
 func (n *node) runtimeState() api.RuntimeState {
 	c := n.current.Load()
 	return api.RuntimeState{Start: n.started, LastConfig: c.at, ReloadOK: c.ok, Retention: fmt.Sprintf("%v or %v of the log", c.cfg.Log.Retention, c.cfg.Log.MaxSize)}
-}
-
-// Materializations implements api.Materializations.
-func (n *node) Materializations(ctx context.Context) ([]api.Materialization, error) {
-	_, states, _, err := n.panes.Streams(ctx)
-	if err != nil {
-		return nil, err
-	}
-	stats, err := n.views.Stats()
-	if err != nil {
-		return nil, err
-	}
-	byID := make(map[plan.StreamID]*pane.StreamState, len(states))
-	for i := range states {
-		byID[states[i].ID] = &states[i]
-	}
-	applied, err := n.panes.Applied()
-	if err != nil {
-		return nil, err
-	}
-	p := n.panes.Plan()
-	out := make([]api.Materialization, 0, len(p.Materializations))
-	for i := range p.Materializations {
-		m := &p.Materializations[i]
-		row := api.Materialization{
-			Name: m.Name, Expr: m.Expr, Layout: m.Layout, State: "serving", LagEvents: int64(n.events.Head() - applied),
-			Every: model.Duration(time.Duration(m.EveryMillis) * time.Millisecond).String(),
-		}
-		frontier := int64(math.MaxInt64)
-		for _, id := range m.Streams {
-			st := byID[id]
-			if st == nil {
-				continue
-			}
-			frontier = min(frontier, st.Frontier)
-			row.OpenBuckets += int64(st.Open)
-			row.Pieces += int64(stats[uint64(id)].Pieces)
-			row.Bytes += stats[uint64(id)].Bytes
-		}
-		if frontier != math.MinInt64 {
-			row.Frontier = &frontier
-		}
-		out = append(out, row)
-	}
-	return out, nil
 }

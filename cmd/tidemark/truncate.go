@@ -13,6 +13,7 @@ import (
 	"tidemark/log"
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
+	"tidemark/projections/plan"
 	"tidemark/projections/series"
 )
 
@@ -57,7 +58,12 @@ func truncateLog(ctx context.Context, dir string, through log.Seq) (result trunc
 	if err := index.Load(events.Dictionary()); err != nil {
 		return result, err
 	}
-	at, err := pane.New(events, index, views, pane.Options{}).Restore()
+	panes := pane.New(events, index, views, pane.Options{})
+	at, err := panes.Restore()
+	if err != nil {
+		return result, err
+	}
+	wanted, err := wantedEvent(events, panes, at.From)
 	if err != nil {
 		return result, err
 	}
@@ -68,6 +74,8 @@ func truncateLog(ctx context.Context, dir string, through log.Seq) (result trunc
 		return result, fmt.Errorf("the log begins at %d already", floor)
 	case through > at.From:
 		return result, fmt.Errorf("the views reflect the log up to %d only: start the service and let it catch up, or truncate through less", at.From)
+	case through >= wanted:
+		return result, fmt.Errorf("streams that are being folded from the log need its events from %d on: start the service and let it end that, or truncate through less", wanted)
 	case through >= events.Head():
 		return result, fmt.Errorf("the newest event of the log, %d, always stays", events.Head())
 	}
@@ -80,6 +88,40 @@ func truncateLog(ctx context.Context, dir string, through log.Seq) (result trunc
 	}
 	result = truncation{Floor: events.Floor(), Base: base.Path, BaseSeq: base.Seq, BaseBytes: base.Bytes()}
 	return result, events.Reclaim(ctx)
+}
+
+// wantedEvent returns the first event that the streams need that are being folded from the log, as far as plans say that the views
+// know, and those behind them.
+func wantedEvent(events *log.Log, panes *pane.Projection, applied log.Seq) (log.Seq, error) {
+	wanted := panes.Wanted()
+	known := make(map[plan.StreamID]struct{})
+	for i := range panes.Plan().Streams {
+		known[panes.Plan().Streams[i].ID] = struct{}{}
+	}
+	for r := events.NewReader(applied + 1); ; {
+		ev, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return wanted, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		if body, ok := ev.Body.(*log.Plan); ok {
+			p, err := plan.Decode(body.Spec)
+			if err != nil {
+				return 0, fmt.Errorf("event %d: %w", ev.Seq, err)
+			}
+			now := make(map[plan.StreamID]struct{})
+			for i := range p.Streams {
+				id := p.Streams[i].ID
+				if _, ok := known[id]; !ok && p.FromSeq > 0 {
+					wanted = min(wanted, log.Seq(p.FromSeq))
+				}
+				now[id] = struct{}{}
+			}
+			known = now
+		}
+	}
 }
 
 // behindFloor: the views end before the log begins, so that the events in between are in neither.

@@ -104,15 +104,24 @@ func (b *Backfiller) Run(ctx context.Context) error {
 			}
 			begin := b.opts.Now()
 			hurry, err := b.advance(ctx, g)
-			if err != nil && ctx.Err() == nil {
-				if perr := b.panes.err(); perr != nil {
-					return perr
-				}
+			switch perr := b.panes.err(); {
+			case err == nil:
+			case perr != nil:
+				return perr
+			case ctx.Err() != nil:
+				delete(b.jobs, g.id) // it may have stopped between two shards
+			default:
 				b.fail(g, err)
 			}
 			if !hurry {
 				b.rest(ctx, b.opts.Now().Sub(begin))
 			}
+		}
+	}
+	// What is folded so far is as good after a restart; the last flush of the projection makes it durable.
+	for _, j := range b.jobs {
+		if err := b.write(j, true); err != nil {
+			b.opts.Logger.Warn("a backfill that was stopped begins again at its last checkpoint", "planned_at", j.gen.id, "err", err)
 		}
 	}
 	return nil
@@ -454,6 +463,7 @@ func (b *Backfiller) tryHandOver(ctx context.Context, j *job) (taken <-chan stru
 
 // hand puts a generation into the workers' queues, in turn. From each comes a word when it has taken it over.
 func (b *Backfiller) hand(ctx context.Context, j *job, over bool) (taken <-chan struct{}, err error) {
+	delete(b.jobs, j.gen.id) // its shards are the workers' from here on
 	done := make(chan struct{}, len(b.panes.workers))
 	h := &handing{id: j.gen.id, from: j.gen.from, shards: j.shards, pieces: j.cursor, over: over}
 	return done, b.panes.send(ctx, message{handing: h, done: done})
@@ -471,7 +481,6 @@ func (b *Backfiller) done(ctx context.Context, j *job, taken <-chan struct{}, ov
 			return ctx.Err()
 		}
 	}
-	delete(b.jobs, j.gen.id)
 	p.backfills.handedOver(j.gen.id, over)
 	b.opts.Logger.Info("Backfill done", "planned_at", j.gen.id, "streams", len(j.gen.streams), "from", j.gen.from, "through", j.cursor,
 		"took", j.meter.Progress().Elapsed.Round(time.Millisecond), "in_force", !over)
