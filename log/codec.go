@@ -91,6 +91,11 @@ func appendBody(dst []byte, b Body) ([]byte, error) {
 		dst = binary.AppendVarint(dst, b.Origin)
 		dst = binary.AppendVarint(dst, b.Width)
 		return binary.AppendVarint(dst, b.Through), nil
+	case *Heal:
+		if b.Through < 1 || b.From > b.Through {
+			return dst, fmt.Errorf("%w: heal of %d to %d", ErrInvalid, b.From, b.Through)
+		}
+		return binary.AppendUvarint(binary.AppendUvarint(dst, uint64(b.Through)), uint64(b.From)), nil
 	case *Write:
 		return appendColumns(dst, b)
 	default:
@@ -171,6 +176,12 @@ func (d *decoder) body(k Kind) Body {
 			d.fail("not on the grid")
 		}
 		return e
+	case KindHeal:
+		h := &Heal{Through: Seq(d.uvarint()), From: Seq(d.uvarint())}
+		if d.reason == "" && (h.Through < 1 || h.From > h.Through) {
+			d.fail("heals nothing")
+		}
+		return h
 	case KindWrite:
 		w := &Write{}
 		d.columns(w)

@@ -74,6 +74,7 @@ func goldenBodies() []Body {
 		&Watermark{Time: math.MaxInt64}, &Watermark{Time: -1, Scoped: true}, &Watermark{Time: 0, Scoped: true, Experiment: "e"},
 		&Tick{}, &Drain{}, &Plan{Spec: []byte(`{"a":1}`)}, &Start{Reason: StartResume},
 		&Expired{Stream: 0xfedcba9876543210, Origin: -500, Width: 15_000, Through: 1_699_999_994_500},
+		&Heal{Through: 300, From: 7},
 	}
 }
 
@@ -238,6 +239,24 @@ func TestL7_ExpiredKeepsToItsGrid(t *testing.T) {
 		raw = append(append(raw[:headerSize:headerSize], payload...), 0, 0, 0, 0)
 		var damage *CorruptionError
 		if _, err := DecodeEvent(1, reseal(1, raw, func([]byte) {})); !errors.As(err, &damage) {
+			t.Errorf("%+v is read: %v", bad, err)
+		}
+	}
+}
+
+// TestL7_HealsSomething: a heal through nothing, or from beyond its end, is neither written nor read.
+func TestL7_HealsSomething(t *testing.T) {
+	for _, bad := range []Heal{{}, {From: 1}, {Through: 5, From: 6}} {
+		if _, err := AppendEvent(nil, &Event{Seq: 9, Body: &bad}); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v is written: %v", bad, err)
+		}
+		raw, err := AppendEvent(nil, &Event{Seq: 9, Body: &Heal{Through: 5, From: 5}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw = append(raw[:headerSize:headerSize], byte(bad.Through), byte(bad.From), 0, 0, 0, 0)
+		var damage *CorruptionError
+		if _, err := DecodeEvent(9, reseal(9, raw, func([]byte) {})); !errors.As(err, &damage) {
 			t.Errorf("%+v is read: %v", bad, err)
 		}
 	}

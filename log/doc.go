@@ -3,7 +3,7 @@
 //
 // # Contract
 //
-// An event is a Body (a write, a watermark, a start, a tick, a drain, a plan, an expiry) that the log has put into order. Its
+// An event is a Body (a write, a watermark, a start, a tick, a drain, a plan, an expiry, a heal) that the log has put into order. Its
 // sequence is dense from 1. Append returns when the event is fsynced, and never before. The invariants, which the tests
 // name:
 //
@@ -71,6 +71,7 @@
 //	drain      nothing
 //	plan       the spec
 //	expired    stream 8 | origin zz | width zz | through zz
+//	heal       through uv | from uv
 //	write      columns | definitions
 //
 // Columns of a write:

@@ -23,12 +23,18 @@ type jsonEvent struct {
 	Experiment *string         `json:"experiment,omitempty"`
 	Plan       json.RawMessage `json:"plan,omitempty"`
 	Expired    *jsonExpired    `json:"expired,omitempty"`
+	Heal       *jsonHeal       `json:"heal,omitempty"`
 	Hash       string          `json:"hash,omitempty"`
 	Defs       []jsonDef       `json:"defs,omitempty"`
 	Series     []jsonSeries    `json:"series,omitempty"`
 	Exemplars  []jsonExemplar  `json:"exemplars,omitempty"`
 	Histograms []jsonHistogram `json:"histograms,omitempty"`
 	Metadata   []jsonMetadata  `json:"metadata,omitempty"`
+}
+
+type jsonHeal struct {
+	Through Seq `json:"through_seq"`
+	From    Seq `json:"from_seq"`
 }
 
 type jsonExpired struct {
@@ -121,6 +127,8 @@ func DumpJSON(w io.Writer, e *Event, lookup func(SeriesRef) (labels.Labels, bool
 		}
 	case *Expired:
 		j.Expired = &jsonExpired{Stream: fmt.Sprintf("%016x", b.Stream), Origin: b.Origin, Width: b.Width, Through: b.Through}
+	case *Heal:
+		j.Heal = &jsonHeal{Through: b.Through, From: b.From}
 	case *Write:
 		j.write(b, lookup)
 	}

@@ -29,6 +29,7 @@ const (
 	KindPlan      Kind = 6
 	// 7 is kept for what compaction has done, which changes no fold so far.
 	KindExpired Kind = 8
+	KindHeal    Kind = 9
 )
 
 // String returns the name that `tidemark log dump` prints.
@@ -48,6 +49,8 @@ func (k Kind) String() string {
 		return "plan"
 	case KindExpired:
 		return "expired"
+	case KindHeal:
+		return "heal"
 	default:
 		return "unknown"
 	}
@@ -63,7 +66,7 @@ type Event struct {
 	Body     Body
 }
 
-// Body is what an event says: *Start, *Write, *Watermark, *Tick, *Drain, *Plan or *Expired.
+// Body is what an event says: *Start, *Write, *Watermark, *Tick, *Drain, *Plan, *Expired or *Heal.
 type Body interface {
 	Kind() Kind
 }
@@ -117,6 +120,13 @@ const MaxGridMillis = 1 << 60
 func (e *Expired) valid() bool {
 	within := func(t int64) bool { return -MaxGridMillis <= t && t <= MaxGridMillis }
 	return e.Width >= 1 && within(e.Width) && within(e.Origin) && within(e.Through) && (e.Through-e.Origin)%e.Width == 0
+}
+
+// Heal says that the published buckets are from here on what they would be if no sample of the events up to Through had come too
+// late to be folded. It reaches back to the events after From, as of which the fold was sealed in a base; 0 if to the first.
+type Heal struct {
+	Through Seq // at least 1; the event before this one
+	From    Seq // at most Through
 }
 
 // SeriesDef binds a reference to its label set. Labels are sorted by name, without empty values.
@@ -194,3 +204,6 @@ func (*Plan) Kind() Kind { return KindPlan }
 
 // Kind implements Body.
 func (*Expired) Kind() Kind { return KindExpired }
+
+// Kind implements Body.
+func (*Heal) Kind() Kind { return KindHeal }

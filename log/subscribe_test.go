@@ -400,10 +400,13 @@ func TestDumpJSON(t *testing.T) {
 			t.Errorf("%s\ndoes not hold\n%s", lines[i], want)
 		}
 	}
-	if !strings.Contains(lines[2], `[-5,"NaN(0x7ff0000000000002)",7]`) || !strings.Contains(lines[len(lines)-3], `"plan":{"a":1}`) {
-		t.Errorf("%s\n%s", lines[2], lines[len(lines)-3])
+	if !strings.Contains(lines[2], `[-5,"NaN(0x7ff0000000000002)",7]`) || !strings.Contains(lines[13], `"plan":{"a":1}`) {
+		t.Errorf("%s\n%s", lines[2], lines[13])
 	}
-	if want := `"expired":{"stream":"fedcba9876543210","origin_ms":-500,"width_ms":15000,"through_ms":1699999994500}`; !strings.Contains(lines[len(lines)-1], want) {
-		t.Errorf("%s\ndoes not hold\n%s", lines[len(lines)-1], want)
+	if want := `"expired":{"stream":"fedcba9876543210","origin_ms":-500,"width_ms":15000,"through_ms":1699999994500}`; !strings.Contains(lines[15], want) {
+		t.Errorf("%s\ndoes not hold\n%s", lines[15], want)
+	}
+	if want := `"heal":{"through_seq":300,"from_seq":7}`; !strings.Contains(lines[16], want) {
+		t.Errorf("%s\ndoes not hold\n%s", lines[16], want)
 	}
 }

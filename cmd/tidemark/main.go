@@ -53,7 +53,7 @@ type command struct {
 func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	app := kingpin.New("tidemark", "A durable, replayable precomputation service for PromQL.")
 	app.HelpFlag.Short('h')
-	app.UsageWriter(stderr).ErrorWriter(stderr)
+	app.UsageWriter(stdout).ErrorWriter(stderr)
 	printed := false
 	app.Terminate(func(int) { printed = true }) // --help and --version; kingpin would end the process
 	app.Version(versionText())

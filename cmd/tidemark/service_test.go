@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -486,6 +487,9 @@ func TestExitCodes(t *testing.T) {
 		code, out, errs := s.tool(tc.args...)
 		if code != tc.code || !strings.Contains(out+errs, tc.says) {
 			t.Errorf("%v: exit code %d, want %d with %q in\n%s%s", tc.args, code, tc.code, tc.says, out, errs)
+		}
+		if slices.Contains(tc.args, "--help") && errs != "" {
+			t.Errorf("%v: help that was asked for is no error: %s", tc.args, errs)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, "data")); err == nil {

@@ -84,3 +84,26 @@ func BenchmarkDecode(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkSlide is a range query of an hour at 15 s over windows of 5 minutes, one series.
+func BenchmarkSlide(b *testing.B) {
+	ts, vs := benchSeries(260)
+	w := Window{T: ts, V: vs}
+	for _, f := range []Func{Rate, Sum, Avg, Max, Last, Quantile, Instant} {
+		b.Run(fmt.Sprintf("op=slide/func=%s/steps=240", f), func(b *testing.B) {
+			b.ReportAllocs()
+			var s Slide
+			for b.Loop() {
+				if !s.Reset(f, &w) {
+					b.Fatal("refused")
+				}
+				for k := int64(20); k < 260; k++ {
+					if _, ok, err := s.Next((k-20)*15_000, k*15_000, (k-20)*15_000, 0.95); !ok || err != nil {
+						b.Fatal(ok, err)
+					}
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/240, "ns/step")
+		})
+	}
+}

@@ -21,6 +21,11 @@ func (d *data) extrapolated(f Func, e *ends, rangeStart, rangeEnd int64) (float6
 			return 0, false, err
 		}
 	}
+	return extrapolate(f, growth, e, rangeStart, rangeEnd), true, nil
+}
+
+// extrapolate makes the result of rate, increase and delta out of the growth between the first and the last sample.
+func extrapolate(f Func, growth float64, e *ends, rangeStart, rangeEnd int64) float64 {
 	sampled := seconds(e.last.T - e.first.T)
 	average := sampled / float64(e.count-1)
 	threshold := average * nearEdge
@@ -43,7 +48,7 @@ func (d *data) extrapolated(f Func, e *ends, rangeStart, rangeEnd int64) (float6
 	if f == Rate {
 		factor /= (time.Duration(rangeEnd-rangeStart) * time.Millisecond).Seconds()
 	}
-	return growth * factor, true, nil
+	return growth * factor
 }
 
 func seconds(ms int64) float64 { return float64(ms) / 1000 }

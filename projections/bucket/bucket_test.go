@@ -106,6 +106,71 @@ func TestP1_NewestWins(t *testing.T) {
 	}
 }
 
+// P10: a bucket is incomplete if its last mark is newer than its last healing, over any distribution of the two over tables and
+// pieces, before and after any compaction.
+func TestP10_MarksAndHealing(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 4))
+	k, g := Key{Stream: 7}, Grid{Width: 10}
+	incomplete, takenBack := 0, 0
+	for range 40 {
+		s := open(t, vfs.NewMem())
+		marks, panes := map[int]bool{}, map[int]string{}
+		for seq := uint64(1); seq <= 12; seq++ {
+			tb := NewTable()
+			for range rng.IntN(6) {
+				switch idx := rng.IntN(5); rng.IntN(3) {
+				case 0:
+					put(tb, k, 64, idx, fmt.Sprint(seq))
+					panes[idx] = fmt.Sprint(seq)
+				case 1:
+					tb.MarkIncomplete(k, 64, idx)
+					marks[idx] = true
+					incomplete++
+				default:
+					tb.Heal(k, 64, idx)
+					if marks[idx] {
+						takenBack++
+					}
+					delete(marks, idx)
+				}
+			}
+			if err := s.Commit(Checkpoint{Shard: 0, Seq: seq, Tables: []*Table{tb}}); err != nil {
+				t.Fatal(err)
+			}
+			if rng.IntN(4) == 0 {
+				s.Durable(seq)
+				if _, err := s.Compact(k, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := ""
+			for idx := range 5 {
+				if panes[idx] == "" && !marks[idx] {
+					continue
+				}
+				want += fmt.Sprintf("0/64@%d=%s", 10*idx, panes[idx])
+				if marks[idx] {
+					want += "!"
+				}
+				want += " "
+			}
+			for _, refs := range [][]uint64{nil, {63, 64}} {
+				if got := dump(t, s, 7, g, -10, 320, []ShardView{{PieceSeq: seq, Refs: refs}}); got != want {
+					t.Fatalf("at %d:\n got %s\nwant %s", seq, got, want)
+				}
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if incomplete < 50 || takenBack < 50 {
+		t.Errorf("%d marks, %d taken back: this tests too little", incomplete, takenBack)
+	}
+}
+
 // P2: a view does not see what is put after it was taken, also in the chunk that it shares.
 func TestP2_ViewsAreImmutable(t *testing.T) {
 	tb := NewTable()
@@ -362,6 +427,10 @@ func FuzzPiece(f *testing.F) {
 	put(tb, Key{}, 128, 31, "d")
 	tb.MarkIncomplete(Key{}, 128, 0)
 	f.Add(appendPiece(nil, tb.blocks[Key{}]))
+	tb.Heal(Key{}, 64, 3)
+	tb.Heal(Key{}, 128, 0)
+	tb.MarkIncomplete(Key{}, 128, 0)
+	f.Add(appendPiece(nil, tb.blocks[Key{}]))
 	f.Add([]byte{pieceVersion, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, p []byte) {
 		// Most inputs fail their checksum; the rest of the decoder is reached with one that fits.
@@ -378,11 +447,14 @@ func FuzzPiece(f *testing.F) {
 		}
 		again := NewTable()
 		for _, it := range items {
-			if it.mark {
+			switch it.kind {
+			case mark:
 				again.MarkIncomplete(Key{}, it.ref, int(it.idx))
-				continue
+			case healed:
+				again.Heal(Key{}, it.ref, int(it.idx))
+			default:
+				put(again, Key{}, it.ref, int(it.idx), string(it.payload))
 			}
-			put(again, Key{}, it.ref, int(it.idx), string(it.payload))
 		}
 		back, err := appendPieceItems(nil, appendPiece(nil, again.blocks[Key{}]))
 		if err != nil || len(back) != len(items) {

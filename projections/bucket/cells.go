@@ -62,9 +62,11 @@ func (c *cells) addChunk(ch *chunk) {
 		at := c.find(e.ref)
 		switch {
 		case at < 0:
-		case e.mark:
+		case e.kind == mark:
 			c.used = true
 			c.incomplete[at] |= 1 << e.idx
+		case e.kind == healed:
+			c.incomplete[at] &^= 1 << e.idx
 		default:
 			c.put(at, int(e.idx), ch.payload(e))
 		}
@@ -92,9 +94,9 @@ func (c *cells) addPiece(piece []byte) error {
 				c.put(at, bits.TrailingZeros32(rest), p)
 			}
 		}
-		if at >= 0 && r.incomplete != 0 {
+		if at >= 0 && r.incomplete|r.healed != 0 {
 			c.used = true
-			c.incomplete[at] |= r.incomplete
+			c.incomplete[at] = c.incomplete[at]&^r.healed | r.incomplete // a mark that stands beside the healing is newer
 		}
 	}
 }

@@ -26,6 +26,8 @@
 //	P7  Maintenance (Compact, Expire) changes no reader's answer: it keeps to the durable checkpoint and to what readers have
 //	    pinned, and what it writes lands in one batch that first looks again at what it replaces. See pins for the proof.
 //	P9  A base is whole or is not there: see Seal. It is written down in base.go.
+//	P10 A bucket is incomplete if a mark is newer than whatever healed it, in whichever pieces and tables the two stand, and wherever
+//	    compaction puts them.
 //
 // Bytes in the store (integers in keys are big-endian; signed ones have their sign bit flipped so that they sort):
 //
@@ -45,8 +47,9 @@
 //	series:uvarint
 //	per series, by increasing ref:
 //	  ref delta:uvarint (the first from 0)
-//	  mask:uvarint      bit i+1: a pane ends at the block's i-th end; bit 0: an incomplete mask follows
+//	  mask:uvarint      bit i+1: a pane ends at the block's i-th end; bit 0: an incomplete mask follows; bit 33: a healed mask follows
 //	  incomplete:uvarint, only with bit 0: bit i: the bucket at the block's i-th end lost late samples
+//	  healed:uvarint, only with bit 33: bit i: incomplete masks of older pieces do not count for the block's i-th end
 //	  per set bit of the mask, increasing: length:uvarint, pane (projections/accum)
 //	crc32c of everything before:4, little-endian
 package bucket

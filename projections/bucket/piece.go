@@ -10,8 +10,13 @@ import (
 	"slices"
 )
 
-// pieceVersion is the version of the piece format.
-const pieceVersion = 1
+const (
+	// pieceVersion is the version of the piece format.
+	pieceVersion = 1
+	// maskIncomplete and maskHealed say that further masks follow that of the panes.
+	maskIncomplete = 1
+	maskHealed     = 1 << 33
+)
 
 // ErrCorruptPiece is wrapped by every error about a piece that does not decode.
 var ErrCorruptPiece = errors.New("bucket: corrupt piece")
@@ -23,7 +28,7 @@ type item struct {
 	ref     uint64
 	order   uint32 // position in time: of two panes for one (ref, idx) the greater wins
 	idx     uint8
-	mark    bool
+	kind    kind
 	payload []byte
 }
 
@@ -40,12 +45,14 @@ func sortItems(items []item) {
 	})
 }
 
-// seriesItems is what a block holds of one series after merging: the newest panes, and the marks.
+// seriesItems is what a block holds of one series after merging: the newest panes, the marks that were not taken back, and where
+// older ones are.
 type seriesItems struct {
 	ref        uint64
 	at         int // index among the wanted series, if these are given
 	mask       uint32
 	incomplete uint32
+	healed     uint32
 	payloads   []([]byte) // EndsPerBlock
 }
 
@@ -53,15 +60,19 @@ type seriesItems struct {
 func merge(items []item, yield func(*seriesItems) error) error {
 	s := seriesItems{payloads: make([][]byte, EndsPerBlock)}
 	for i := 0; i < len(items); {
-		s.ref, s.mask, s.incomplete = items[i].ref, 0, 0
+		s.ref, s.mask, s.incomplete, s.healed = items[i].ref, 0, 0, 0
 		for ; i < len(items) && items[i].ref == s.ref; i++ {
 			it := &items[i]
-			if it.mark {
+			switch it.kind {
+			case mark:
 				s.incomplete |= 1 << it.idx
-				continue
+			case healed:
+				s.incomplete &^= 1 << it.idx
+				s.healed |= 1 << it.idx
+			default:
+				s.mask |= 1 << it.idx
+				s.payloads[it.idx] = it.payload
 			}
-			s.mask |= 1 << it.idx
-			s.payloads[it.idx] = it.payload
 		}
 		if err := yield(&s); err != nil {
 			return err
@@ -97,11 +108,16 @@ func appendItemsPiece(dst []byte, items []item) []byte {
 		prev = s.ref
 		m := uint64(s.mask) << 1
 		if s.incomplete != 0 {
-			m |= 1
+			m |= maskIncomplete
+		}
+		if s.healed != 0 {
+			m |= maskHealed
 		}
 		dst = binary.AppendUvarint(dst, m)
-		if s.incomplete != 0 {
-			dst = binary.AppendUvarint(dst, uint64(s.incomplete))
+		for _, more := range [...]uint32{s.incomplete, s.healed} {
+			if more != 0 {
+				dst = binary.AppendUvarint(dst, uint64(more))
+			}
 		}
 		for rest := s.mask; rest != 0; rest &= rest - 1 {
 			p := s.payloads[bits.TrailingZeros32(rest)]
@@ -122,7 +138,7 @@ func seal(piece []byte) []byte {
 func (c *chunk) appendItems(items []item) []item {
 	for i := range c.entries {
 		e := &c.entries[i]
-		items = append(items, item{ref: e.ref, order: uint32(len(items)), idx: e.idx, mark: e.mark, payload: c.payload(e)})
+		items = append(items, item{ref: e.ref, order: uint32(len(items)), idx: e.idx, kind: e.kind, payload: c.payload(e)})
 	}
 	return items
 }
@@ -136,7 +152,7 @@ type pieceReader struct {
 	left uint64
 	ref  uint64
 
-	mask, incomplete uint32
+	mask, incomplete, healed uint32
 }
 
 // openPiece checks the checksum and the version.
@@ -189,21 +205,26 @@ func (r *pieceReader) next() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if m>>33 != 0 || m == 0 {
+	if m > 2*maskHealed-1 || m == 0 {
 		return false, fmt.Errorf("%w: mask %#x", ErrCorruptPiece, m)
 	}
-	r.mask, r.incomplete = uint32(m>>1), 0
-	if m&1 != 0 {
-		inc, err := r.uvarint()
-		if err != nil {
-			return false, err
-		}
-		if inc == 0 || inc>>32 != 0 {
-			return false, fmt.Errorf("%w: incomplete mask %#x", ErrCorruptPiece, inc)
-		}
-		r.incomplete = uint32(inc)
+	r.mask = uint32(m >> 1)
+	if r.incomplete, err = r.more(m & maskIncomplete); err == nil {
+		r.healed, err = r.more(m & maskHealed)
 	}
-	return true, nil
+	return err == nil, err
+}
+
+// more reads a further mask if there is one.
+func (r *pieceReader) more(flag uint64) (uint32, error) {
+	if flag == 0 {
+		return 0, nil
+	}
+	m, err := r.uvarint()
+	if err == nil && (m == 0 || m>>32 != 0) {
+		err = fmt.Errorf("%w: further mask %#x", ErrCorruptPiece, m)
+	}
+	return uint32(m), err
 }
 
 // payload returns the next pane of the current series; it aliases the piece.
@@ -238,8 +259,14 @@ func appendPieceItems(items []item, piece []byte) ([]item, error) {
 			}
 			items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), payload: p})
 		}
-		for rest := r.incomplete; rest != 0; rest &= rest - 1 {
-			items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), mark: true})
+		// A mark that stands beside the healing is newer.
+		for _, more := range [...]struct {
+			mask uint32
+			kind kind
+		}{{r.healed, healed}, {r.incomplete, mark}} {
+			for rest := more.mask; rest != 0; rest &= rest - 1 {
+				items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), kind: more.kind})
+			}
 		}
 	}
 }

@@ -31,13 +31,22 @@ func (g Grid) End(block int64, idx int) int64 {
 	return g.Origin + (block*EndsPerBlock+int64(idx))*g.Width
 }
 
-// entry is one put: a pane, or (length 0) the mark that the bucket lost late samples.
+// kind says what a put is. Kinds are in the order in which they count within one piece.
+type kind uint8
+
+const (
+	pane   kind = iota // a pane, newer than all before it
+	healed             // the marks before it do not count any more
+	mark               // the bucket lost late samples
+)
+
+// entry is one put: a pane, or with no bytes one of the other kinds.
 type entry struct {
 	ref  uint64
 	off  uint32
 	size uint32
 	idx  uint8
-	mark bool
+	kind kind
 }
 
 // chunk is a run of entries with their bytes. Both slices are append-only, so a copy of the headers is a view (P2).
@@ -77,8 +86,17 @@ func (t *Table) Put(k Key, ref uint64, idx int, encode func(dst []byte) []byte) 
 
 // MarkIncomplete notes that the bucket lost late samples.
 func (t *Table) MarkIncomplete(k Key, ref uint64, idx int) {
+	t.note(k, entry{ref: ref, idx: uint8(idx), kind: mark})
+}
+
+// Heal takes back every mark that the bucket has so far.
+func (t *Table) Heal(k Key, ref uint64, idx int) {
+	t.note(k, entry{ref: ref, idx: uint8(idx), kind: healed})
+}
+
+func (t *Table) note(k Key, e entry) {
 	c := t.chunk(k)
-	c.entries = append(c.entries, entry{ref: ref, idx: uint8(idx), mark: true})
+	c.entries = append(c.entries, e)
 	t.puts++
 }
 

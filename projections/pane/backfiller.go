@@ -340,7 +340,7 @@ func (j *job) fold(through log.Seq, n int) error {
 			return fmt.Errorf("read log: %w", err)
 		}
 		repeats := j.recent.judge([]*log.Event{ev})
-		if _, err := j.shards.apply(ev, repeats != nil); err != nil {
+		if _, err := j.shards.apply(ev, repeats != nil, nil); err != nil {
 			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
 		}
 		if w, ok := ev.Body.(*log.Write); ok {

@@ -20,6 +20,8 @@
 //	P7  A checkpoint holds a shard's state, what it closed, and the sequence, in one batch.
 //	P8  A bucket that an expired event removed is never read, digested, opened, corrected or marked again, whether its bytes are
 //	    still on disk or not; they are deleted once every restart and every reader is behind the event.
+//	P9  Behind a heal event, the buckets into which samples up to it were refused as late are what they would be with these samples
+//	    in their place in time, and not marked; nothing else changes. What a heal changes is found from the events alone, each time.
 //
 // Life cycle of a Projection: New, Restore, Run (blocks), with Apply called by the runner in log order.
 package pane

@@ -240,7 +240,7 @@ func TestExpiredStateRoundTrip(t *testing.T) {
 		{Stream: 9, Width: 10, Through: 100}, {Stream: 7, Origin: 5, Width: 10, Through: -15}, {Stream: 9, Width: 10, Through: 50},
 	} {
 		g := group{3: s}
-		if _, err := g.apply(&log.Event{Seq: log.Seq(i + 1), Body: b}, false); err != nil {
+		if _, err := g.apply(&log.Event{Seq: log.Seq(i + 1), Body: b}, false, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -259,7 +259,7 @@ func TestExpiredStateRoundTrip(t *testing.T) {
 		}
 	}
 	g := group{3: s}
-	if _, err := g.apply(&log.Event{Seq: 4, Body: &log.Expired{Stream: 9, Width: 20, Through: 200}}, false); err == nil {
+	if _, err := g.apply(&log.Event{Seq: 4, Body: &log.Expired{Stream: 9, Width: 20, Through: 200}}, false, nil); err == nil {
 		t.Fatal("another grid is taken for the same stream")
 	}
 }

@@ -72,6 +72,11 @@ func (n *node) open(fs vfs.FS, po Options) error {
 	if err != nil {
 		return err
 	}
+	if po.Heal == nil {
+		po.Heal = func(ctx context.Context, h log.Heal) (*Healing, error) {
+			return FindLate(ctx, n.log, n.index, nil, h, FindOptions{Workers: po.Workers})
+		}
+	}
 	n.panes = New(n.log, n.index, n.store, po)
 	n.runner = projections.NewRunner(n.log, n.panes)
 	if err := n.runner.Restore(); err != nil {

@@ -33,6 +33,8 @@ type Options struct {
 	Workers            int           // default GOMAXPROCS; content does not depend on it
 	CheckpointInterval time.Duration // default 15s; every shard is written once in it. Negative: only at the end
 	Logger             *slog.Logger  // default: discards
+	// Heal finds what a heal event changes, see FindLate. Without it the projection stops at such an event.
+	Heal func(context.Context, log.Heal) (*Healing, error)
 }
 
 // Log is what the projection asks of the log besides its events.
@@ -147,13 +149,39 @@ func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
 	for _, ev := range events {
 		p.index.Apply(ev)
 	}
+	healing, err := p.findHealing(ctx, events)
+	if err != nil {
+		return err
+	}
 	repeats := p.recent.judge(events)
-	if err := p.send(ctx, message{events: events, repeats: repeats}); err != nil {
+	if err := p.send(ctx, message{events: events, repeats: repeats, healing: healing}); err != nil {
 		return err
 	}
 	p.dispatched.Store(uint64(events[len(events)-1].Seq))
 	p.changed.fire()
 	return nil
+}
+
+// findHealing finds what the heals among the events change. It goes through the log for it, so nothing else is applied or read
+// meanwhile; a heal is met only by a replay.
+func (p *Projection) findHealing(ctx context.Context, events []*log.Event) (found map[log.Seq]*Healing, err error) {
+	for _, ev := range events {
+		h, ok := ev.Body.(*log.Heal)
+		if !ok || p.opts.Heal == nil {
+			continue
+		}
+		p.logger.Info("Finding the late samples that were healed", "heal", ev.Seq, "from", h.From, "through", h.Through)
+		if found == nil {
+			found = make(map[log.Seq]*Healing)
+		}
+		if found[ev.Seq], err = p.opts.Heal(ctx, *h); err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			return nil, p.fail(fmt.Errorf("heal at %d: %w", ev.Seq, err))
+		}
+	}
+	return found, nil
 }
 
 // enter waits for the turn. Unlike a mutex it gives up with ctx: a turn may last as long as a worker's queue is full.

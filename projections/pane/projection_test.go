@@ -141,6 +141,8 @@ func randomHistory(rng *rand.Rand, steps int, replans []*log.Plan) history {
 			h.steps = append(h.steps, step{body: &log.Start{Reason: log.StartResume}})
 		case k == 4:
 			h.steps = append(h.steps, step{body: randomExpired(rng, replans, clock)})
+		case k == 5:
+			h.steps = append(h.steps, step{body: &log.Heal{Through: log.Seq(len(h.steps))}}) // each step is an event
 		default:
 			var ss []sample
 			for range 1 + rng.IntN(30) {

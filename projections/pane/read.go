@@ -151,7 +151,7 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 
 	series := make([]Series, len(v.Refs))
 	for i, ref := range v.Refs {
-		m := s.member(log.SeriesRef(ref), st)
+		m, _ := s.member(log.SeriesRef(ref), st)
 		if m == nil {
 			continue
 		}
@@ -198,23 +198,23 @@ func (s *Shard) frontier(st *stream) int64 {
 	return max(st.bound(s.proven), st.maxC)
 }
 
-// member returns the series' place in the stream; nil if it has none.
-func (s *Shard) member(ref log.SeriesRef, st *stream) *member {
+// member returns the series' place in the stream, and the series; nil if it has none.
+func (s *Shard) member(ref log.SeriesRef, st *stream) (*member, *seriesState) {
 	i := int(ref / Shards)
 	if i/slotPage >= len(s.slots) || s.slots[i/slotPage] == nil {
-		return nil
+		return nil, nil
 	}
 	slot := s.slots[i/slotPage][i%slotPage]
 	if slot <= 0 {
-		return nil
+		return nil, nil
 	}
 	sr := &s.series[slot-1]
 	for j := range sr.members {
 		if sr.members[j].stream == st {
-			return &sr.members[j]
+			return &sr.members[j], sr
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // finish reads the pieces, decodes the panes, and puts the series into label order.

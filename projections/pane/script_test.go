@@ -252,7 +252,7 @@ func (s *script) apply(body log.Body) string {
 	ev := &log.Event{Seq: s.seq, LogTime: s.log, WallTime: s.wall, Body: body}
 	s.index.Apply(ev)
 	repeats := s.recent.judge([]*log.Event{ev})
-	if _, err := s.shards.apply(ev, repeats != nil); err != nil {
+	if _, err := s.shards.apply(ev, repeats != nil, nil); err != nil {
 		return fmt.Sprintf("error: %v\n", err)
 	}
 	return s.published()

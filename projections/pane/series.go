@@ -142,6 +142,12 @@ func (s *seriesState) prune(now, horizon int64) {
 	}
 }
 
+// histogramIn says whether a native-histogram sample fell into the bucket ending at e.
+func (s *seriesState) histogramIn(st *stream, e int64) bool {
+	i, _ := slices.BinarySearch(s.histograms, st.before(e)+1)
+	return i < len(s.histograms) && s.histograms[i] <= e-st.edge
+}
+
 // satSub and satAdd are subtraction and addition that stop at the ends of int64.
 func satSub(a, b int64) int64 {
 	d := a - b

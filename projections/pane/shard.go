@@ -77,6 +77,8 @@ type Shard struct {
 	corrupt error // set once; every later Apply returns it
 
 	corrected []correction // scratch of applyRun
+
+	shadow *shadow // of a shard that only looks for late samples; else nil
 }
 
 // NewShard returns the state before the first event.
@@ -105,9 +107,9 @@ func (s *Shard) begin(ev *log.Event) bool {
 type group [Shards]*Shard
 
 // apply folds one event into every shard of the group, with one pass over the event's runs. A write that repeats an earlier one
-// only counts. It returns the number of buckets that a barrier, a drain or a tick closed, and the error that stopped a shard,
+// only counts; healing is what a heal event changes. It returns the number of buckets that a barrier, a drain or a tick closed, and the error that stopped a shard,
 // if any: a stopped shard applies nothing more.
-func (g *group) apply(ev *log.Event, repeats bool) (closed uint64, err error) {
+func (g *group) apply(ev *log.Event, repeats bool, healing *Healing) (closed uint64, err error) {
 	var taking group // those that do not have the event yet
 	for i, s := range g {
 		switch {
@@ -123,7 +125,7 @@ func (g *group) apply(ev *log.Event, repeats bool) (closed uint64, err error) {
 	}
 	for _, s := range taking {
 		if s != nil {
-			closed += s.control(ev)
+			closed += s.control(ev, healing)
 		}
 	}
 	for _, s := range g {
@@ -214,7 +216,7 @@ func (g *group) histogramTimes(w *log.Write) map[log.SeriesRef][]int64 {
 }
 
 // control applies every kind of event but the samples of a write, and returns the number of buckets that it closed.
-func (s *Shard) control(ev *log.Event) uint64 {
+func (s *Shard) control(ev *log.Event, healing *Healing) uint64 {
 	before := s.closedCount()
 	switch b := ev.Body.(type) {
 	case *log.Start:
@@ -235,6 +237,10 @@ func (s *Shard) control(ev *log.Event) uint64 {
 		}
 	case *log.Expired:
 		s.expire(b)
+	case *log.Heal:
+		if s.generation == 0 { // what later generations have refused stays refused
+			s.heal(b, healing)
+		}
 	default:
 		s.corrupt = fmt.Errorf("%w: %s at %d", ErrUnsupportedEvent, ev.Body.Kind(), ev.Seq)
 	}
@@ -317,6 +323,9 @@ func newMembers(streams []*stream, ls labels.Labels) []member {
 // applyRun applies what one event says of one series: samples in time order, lateness judged against the state before the
 // event, closing afterwards. histograms are the times of native-histogram samples, of which only the place counts.
 func (s *Shard) applyRun(ev *log.Event, ref log.SeriesRef, ts []int64, vs []float64, histograms []int64) {
+	if s.shadow.ignores(ref) {
+		return
+	}
 	idx, sr := s.lookup(ref)
 	if sr == nil || len(sr.members) == 0 {
 		s.countUnplanned(ref, vs)
@@ -351,7 +360,7 @@ func (s *Shard) applySample(idx int32, sr *seriesState, t int64, v float64) {
 	same := have && math.Float64bits(sr.raw.v[pos]) == math.Float64bits(v)
 	applied := false
 	for i := range sr.members {
-		ok := !have && s.file(idx, sr, i, t)
+		ok := !have && s.file(idx, sr, i, lateSample{t: t, v: v})
 		applied = applied || ok
 		ct := &sr.members[i].stream.counts
 		if stale {
@@ -386,7 +395,7 @@ func (s *Shard) applyHistogram(idx int32, sr *seriesState, t int64) {
 	}
 	applied := false
 	for i := range sr.members {
-		if s.file(idx, sr, i, t) {
+		if s.file(idx, sr, i, lateSample{t: t, histogram: true}) {
 			applied = true
 		}
 	}
@@ -404,8 +413,9 @@ type correction struct {
 
 // file finds the bucket of a new sample: an open one, one that it opens, or, under late policy correct, a closed one that it
 // corrects. It reports false if the sample is too late to be folded; under policy correct the bucket is then marked incomplete, unless retention has removed it.
-func (s *Shard) file(idx int32, sr *seriesState, mi int, t int64) bool {
+func (s *Shard) file(idx int32, sr *seriesState, mi int, sample lateSample) bool {
 	m := &sr.members[mi]
+	t := sample.t
 	e := m.stream.endOf(t)
 	if e <= m.stream.expired {
 		return false // not even a mark: there is no bucket to mark any more
@@ -424,12 +434,18 @@ func (s *Shard) file(idx int32, sr *seriesState, mi int, t int64) bool {
 			s.timers.push(timer{deadline: s.deadline(m, &m.open[i]), series: idx, member: int32(mi)})
 		}
 	case m.stream.spec.Late == plan.Drop:
+		if s.shadow != nil {
+			s.shadow.refuse(s, sr, m, e, sample)
+		}
 		return false
 	case e > satSub(m.c, s.plan.HorizonMillis) && e > m.tailFloor:
 		m.stream.counts.Corrected++
 		if c := (correction{member: mi, end: e}); !slices.Contains(s.corrected, c) {
 			s.corrected = append(s.corrected, c)
 		}
+	case s.shadow != nil:
+		s.shadow.refuse(s, sr, m, e, sample)
+		return false
 	default:
 		block, pos := m.stream.grid.Locate(e)
 		m.stream.track.change(e, s.seq)
@@ -470,11 +486,12 @@ func (s *Shard) raise(ev *log.Event, m *member, c int64) {
 
 // publish folds one bucket from the raw run and files it as the newest (P3).
 func (s *Shard) publish(sr *seriesState, m *member, e int64) {
-	from, to := m.stream.before(e), e-m.stream.edge
-	p := accum.Fold(sr.raw.between(from, to))
-	if i, _ := slices.BinarySearch(sr.histograms, from+1); i < len(sr.histograms) && sr.histograms[i] <= to {
-		p.HasHistogram = true
+	if s.shadow != nil {
+		s.shadow.publish(s, sr, m, e)
+		return
 	}
+	p := accum.Fold(sr.raw.between(m.stream.before(e), e-m.stream.edge))
+	p.HasHistogram = sr.histogramIn(m.stream, e)
 	m.stream.track.change(e, s.seq)
 	block, pos := m.stream.grid.Locate(e)
 	s.table.Put(bucket.Key{Stream: m.stream.key, Block: block}, uint64(sr.ref), pos, func(dst []byte) []byte {
@@ -573,6 +590,7 @@ func (s *Shard) replan(b *log.Plan) {
 	}
 	for _, st := range added {
 		all[st.spec.ID] = st
+		s.shadow.planned(st.spec.ID, s.seq)
 	}
 	for _, st := range old {
 		s.part(st)
@@ -592,7 +610,7 @@ func (s *Shard) adopt(p *plan.Plan, streams, added []*stream, gone map[plan.Stre
 	if p.ExperimentLabel != s.plan.ExperimentLabel {
 		s.experiments = nil // they are values of another label
 	}
-	reach := s.plan.HorizonMillis
+	horizon := s.plan.HorizonMillis
 	s.plan, s.streams = p, streams
 	if err := s.lookElsewhere(); err != nil {
 		s.corrupt = err
@@ -600,13 +618,12 @@ func (s *Shard) adopt(p *plan.Plan, streams, added []*stream, gone map[plan.Stre
 	}
 	for i := range s.series {
 		sr := &s.series[i]
-		sr.members = slices.DeleteFunc(sr.members, func(m member) bool { return gone[m.stream.spec.ID] == m.stream })
 		for j := range sr.members {
-			// A wider horizon brings back no raw samples that a narrower one has given up.
-			if m := &sr.members[j]; p.HorizonMillis > reach && m.c != math.MinInt64 {
-				m.tailFloor = max(m.tailFloor, m.stream.floorEnd(satSub(m.c, reach)))
-			}
+			// Raw samples that a shorter horizon has given up do not come back with a longer one.
+			m := &sr.members[j]
+			m.tailFloor = max(m.tailFloor, satSub(m.c, horizon))
 		}
+		sr.members = slices.DeleteFunc(sr.members, func(m member) bool { return gone[m.stream.spec.ID] == m.stream })
 		ls, ok := s.labels.Labels(sr.ref)
 		if !ok {
 			s.corrupt = fmt.Errorf("pane: series %d has no label set", sr.ref)
@@ -628,6 +645,8 @@ func (s *Shard) adopt(p *plan.Plan, streams, added []*stream, gone map[plan.Stre
 			}
 		}
 	}
-	s.track()
+	if s.shadow == nil {
+		s.track()
+	}
 	s.rearm()
 }

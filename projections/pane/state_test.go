@@ -41,7 +41,7 @@ func stateExample(t testing.TB) []byte {
 		}), w, &log.Watermark{Time: 12_000, Experiment: "c", Scoped: true}, &log.Watermark{Time: 11_000}, w, &log.Tick{},
 	} {
 		ev := &log.Event{Seq: log.Seq(i + 1), LogTime: int64(i) * 1000, WallTime: 100_000, Body: body}
-		if _, err := g.apply(ev, i == 5); err != nil {
+		if _, err := g.apply(ev, i == 5, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

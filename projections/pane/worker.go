@@ -14,7 +14,8 @@ import (
 // message is what a worker takes from its queue: a batch of events, a visit to its shards, or a generation to take over.
 type message struct {
 	events  []*log.Event
-	repeats []log.Seq // parallel to events: the earlier write that each repeats, 0 if none; nil: none does
+	repeats []log.Seq            // parallel to events: the earlier write that each repeats, 0 if none; nil: none does
+	healing map[log.Seq]*Healing // what the heals among the events change
 	visit   visit
 	handing *handing
 	done    chan<- struct{} // receives once the visit is over, or the generation is taken over; never blocks
@@ -100,7 +101,7 @@ func (w *worker) take(m message) error {
 		if m.repeats != nil {
 			earlier = m.repeats[i]
 		}
-		closed, err := w.apply(ev, earlier)
+		closed, err := w.apply(ev, earlier, m.healing[ev.Seq])
 		if err != nil {
 			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
 		}
@@ -138,12 +139,12 @@ func (w *worker) show(v visit) {
 
 // apply folds one event into the shards of all generations. A write that repeats one from before a generation's first event repeats
 // nothing there.
-func (w *worker) apply(ev *log.Event, earlier log.Seq) (closed uint64, err error) {
-	if closed, err = w.shards.apply(ev, earlier > 0); err != nil {
+func (w *worker) apply(ev *log.Event, earlier log.Seq, healing *Healing) (closed uint64, err error) {
+	if closed, err = w.shards.apply(ev, earlier > 0, healing); err != nil {
 		return closed, err
 	}
 	for _, h := range w.hosted {
-		n, err := h.shards.apply(ev, earlier >= h.from)
+		n, err := h.shards.apply(ev, earlier >= h.from, nil)
 		if err != nil {
 			return closed, fmt.Errorf("streams planned at %d: %w", h.id, err)
 		}

@@ -35,17 +35,18 @@ func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery query
 	}
 	defer release()
 
-	res, err := e.evaluateOnce(ctx, c, s, newQuery, e.opts.Records != nil)
+	res, err := e.evaluateOnce(ctx, c, s, newQuery, true)
 	if errors.Is(err, errUnfit) {
 		res, err = e.evaluateOnce(ctx, c, s, newQuery, false)
 	}
 	return res, err
 }
 
-// evaluateOnce evaluates the request, with parts of its expression read from records as wholes, or without.
-func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery queryMaker, wholes bool) (*Result, error) {
+// evaluateOnce evaluates the request. Direct, parts of its expression are read from records as wholes, and aggregations are
+// evaluated with their leaves; otherwise the engine is given every leaf. Errors are errUnfit only where direct.
+func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery queryMaker, direct bool) (*Result, error) {
 	values := results{}
-	q, parts, d, err := e.prepare(ctx, c, s, newQuery, values, wholes)
+	q, parts, d, err := e.prepare(ctx, c, s, newQuery, values, direct)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +81,7 @@ func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery q
 // preprocessed the expression and not yet read anything, and what it will evaluate is what the statement holds then. All
 // nodes keep their positions in the text that was sent, so warnings and errors point into that text (Q4). The parts come in
 // the order in which the engine evaluates them, leaves with what can answer them.
-func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s steps, wholes bool) ([]part, *demand, error) {
+func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s steps, direct bool) ([]part, *demand, error) {
 	if err := checkSelectors(stmt.Expr); err != nil {
 		return nil, nil, &BadDataError{err}
 	}
@@ -89,12 +90,12 @@ func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s
 		lookback = c.LookbackDelta
 	}
 	// A sample at the evaluation time itself counts whatever the lookback.
-	r := rewriter{lookback: max(1, millis(lookback)), defaultStep: e.opts.SubqueryStep}
+	r := rewriter{direct: direct, lookback: max(1, millis(lookback)), defaultStep: e.opts.SubqueryStep}
 	x, err := e.index()
 	if err != nil {
 		return nil, nil, &SourceError{err}
 	}
-	if wholes {
+	if direct && e.opts.Records != nil {
 		r.wholes = x.wholes
 	}
 	resolveOffsets(stmt.Expr, s.start, 0)
@@ -260,7 +261,7 @@ type queryMaker func(context.Context, results) (promql.Query, error)
 
 // prepare makes the engine's query, with its leaves replaced, and finds the streams for them. What the engine will read in
 // the place of leaves is to be put into values.
-func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryMaker, values results, wholes bool) (promql.Query, []part, *demand, error) {
+func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryMaker, values results, direct bool) (promql.Query, []part, *demand, error) {
 	if err := checkSize(c.Expr); err != nil {
 		return nil, nil, nil, &BadDataError{err}
 	}
@@ -268,7 +269,7 @@ func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryM
 	if err != nil {
 		return nil, nil, nil, &BadDataError{err}
 	}
-	parts, d, err := e.rewrite(ctx, q.Statement().(*parser.EvalStmt), c, s, wholes)
+	parts, d, err := e.rewrite(ctx, q.Statement().(*parser.EvalStmt), c, s, direct)
 	return q, parts, d, err
 }
 

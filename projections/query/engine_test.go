@@ -94,12 +94,13 @@ func TestQ1_OneRead(t *testing.T) {
 	}
 }
 
-// TestQ6_Samples holds that points are counted as they are made, in the engine's words.
+// TestQ6_Samples holds that points are counted as they are made, in the engine's words; where an aggregation takes them at once,
+// those of its groups.
 func TestQ6_Samples(t *testing.T) {
 	e := query.New(model(t, 100), query.Options{MaxSamples: 500})
-	for _, expr := range []string{"m", "rate(m[1m])", "sum(count_over_time(m[1m]))", "absent_over_time(m[1m])", "max_over_time(absent_over_time(m[1m])[10m:1m])"} {
+	for _, expr := range []string{"m", "rate(m[1m])", "sum by (i) (count_over_time(m[1m]))", "sum(count_over_time(m[1m]))", "absent_over_time(m[1m])", "max_over_time(absent_over_time(m[1m])[10m:1m])"} {
 		_, err := e.Range(t.Context(), query.RangeParams{Common: query.Common{Expr: expr}, Start: time.UnixMilli(0), End: time.UnixMilli(600_000), Step: time.Minute})
-		if strings.Contains(expr, "absent") {
+		if strings.Contains(expr, "absent") || strings.HasPrefix(expr, "sum(") {
 			if err != nil {
 				t.Errorf("%s: %v", expr, err)
 			}

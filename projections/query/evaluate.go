@@ -31,10 +31,11 @@ type result struct {
 // evaluation turns the answers of one read into results. It belongs to one request.
 type evaluation struct {
 	ctx     context.Context
-	budget  int // points that may still be made
-	spent   int // evaluations since ctx was looked at
+	budget  int         // points that may still be made
+	spent   int         // evaluations since ctx was looked at
+	slide   accum.Slide // over series of samples
 	cursor  accum.Cursor
-	machine accum.Evaluator
+	machine accum.Evaluator // over the parts that the cursor cuts, where there are columns
 }
 
 // leaf evaluates l over the series of its answer. The error is a *MissError, or ends the request.
@@ -44,6 +45,9 @@ func (v *evaluation) leaf(l *leaf, series []Series) (result, error) {
 	}
 	if l.fn == accum.Absent {
 		return v.absent(l, series)
+	}
+	if l.aggregation != nil {
+		return v.aggregate(l, series)
 	}
 	var (
 		out  = result{series: make([]promql.Series, 0, len(series))}
@@ -121,8 +125,13 @@ func (v *evaluation) each(l *leaf, w *accum.Window, found func(ts int64, value f
 	if !ok {
 		return nil
 	}
-	v.cursor.Reset(w)
-	v.cursor.Edge = l.edge()
+	edge := l.edge()
+	slides := v.slide.Reset(l.fn, w)
+	v.slide.Edge = edge
+	if !slides {
+		v.cursor.Reset(w)
+		v.cursor.Edge = edge
+	}
 	k, n := int64(0), l.steps.count()
 	if !l.pinned {
 		if behind := oldest - l.dataTime(l.steps.start); behind > 0 {
@@ -138,16 +147,26 @@ func (v *evaluation) each(l *leaf, w *accum.Window, found func(ts int64, value f
 		}
 		ts := l.steps.at(k)
 		e := l.dataTime(ts)
-		if e-l.window-l.edge() >= newest {
+		if e-l.window-edge >= newest {
 			return nil
 		}
-		part := v.cursor.Cut(e-l.window, e)
-		v.machine.Offset = ts - e
 		begin := e - l.window
 		if l.lookback {
-			begin -= l.edge() // the newest sample counts if it lies behind this
+			begin -= edge // the newest sample counts if it lies behind this
 		}
-		value, ok, err := v.machine.Eval(l.fn, &part, begin, e, l.arg)
+		var (
+			value float64
+			ok    bool
+			err   error
+		)
+		if slides {
+			v.slide.Machine.Offset = ts - e
+			value, ok, err = v.slide.Next(e-l.window, e, begin, l.arg)
+		} else {
+			part := v.cursor.Cut(e-l.window, e)
+			v.machine.Offset = ts - e
+			value, ok, err = v.machine.Eval(l.fn, &part, begin, e, l.arg)
+		}
 		switch {
 		case errors.Is(err, accum.ErrNeedsSamples):
 			return l.miss(ReasonNeedsSamples, "panes of more than %d samples hold no samples", accum.MaxSamples)

@@ -39,7 +39,7 @@ func (e *Engine) ExplainRange(ctx context.Context, p RangeParams) ([]Part, error
 }
 
 func (e *Engine) explain(ctx context.Context, c Common, s steps, newQuery queryMaker) ([]Part, error) {
-	q, parts, _, err := e.prepare(ctx, c, s, newQuery, results{}, e.opts.Records != nil)
+	q, parts, _, err := e.prepare(ctx, c, s, newQuery, results{}, true)
 	if errors.Is(err, errUnfit) {
 		q, parts, _, err = e.prepare(ctx, c, s, newQuery, results{}, false)
 	}

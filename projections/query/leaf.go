@@ -25,6 +25,8 @@ type leaf struct {
 	offset int64 // ms; the data time of a step is the step's, or the first step's if pinned, less this
 	pinned bool
 
+	aggregation *aggregation // of its results, evaluated with it; nil: none
+
 	mark *labels.Matcher // on the synthetic selector that stands for it in the expression
 
 	whole *whole // the record that answers it, instead of all that follows

@@ -20,6 +20,7 @@ const leafLabel = "__tidemark_leaf__"
 type rewriter struct {
 	lookback    int64
 	defaultStep func(rangeMillis int64) int64
+	direct      bool    // aggregations may be evaluated with their leaves
 	wholes      *wholes // nil: nothing is read from records
 	parts       []part
 	inner       int64 // evaluations that subqueries ask for, each over all the windows that it serves
@@ -55,7 +56,9 @@ func (r *rewriter) rewrite(slot *parser.Expr, s steps) {
 		r.rewrite(&n.Expr, s)
 	case *parser.AggregateExpr:
 		r.rewrite(&n.Param, s)
+		before := len(r.parts)
 		r.rewrite(&n.Expr, s)
+		r.aggregate(slot, n, before)
 	case *parser.BinaryExpr:
 		r.rewrite(&n.LHS, s)
 		r.rewrite(&n.RHS, s)
