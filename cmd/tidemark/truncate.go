@@ -98,7 +98,7 @@ func wantedEvent(events *log.Log, panes *pane.Projection, applied log.Seq) (log.
 	for i := range panes.Plan().Streams {
 		known[panes.Plan().Streams[i].ID] = struct{}{}
 	}
-	for r := events.NewReader(applied + 1); ; {
+	for r := events.NewReader(max(applied+1, events.Floor())); ; {
 		ev, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return wanted, nil
