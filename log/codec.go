@@ -99,7 +99,7 @@ func appendBody(dst []byte, b Body) ([]byte, error) {
 	case *Write:
 		return appendColumns(dst, b)
 	default:
-		return dst, fmt.Errorf("%w: body of type %T", ErrInvalid, b)
+		return appendMaster(dst, b)
 	}
 }
 
@@ -188,7 +188,7 @@ func (d *decoder) body(k Kind) Body {
 		d.defs(w)
 		return w
 	default:
-		return nil
+		return d.master(k)
 	}
 }
 

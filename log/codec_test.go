@@ -75,6 +75,14 @@ func goldenBodies() []Body {
 		&Tick{}, &Drain{}, &Plan{Spec: []byte(`{"a":1}`)}, &Start{Reason: StartResume},
 		&Expired{Stream: 0xfedcba9876543210, Origin: -500, Width: 15_000, Through: 1_699_999_994_500},
 		&Heal{Through: 300, From: 7},
+		&Compacted{Experiment: "run-7", Through: 300, Pieces: 12, Read: 70_000, Written: 9_000}, &Compacted{},
+		&ExperimentRetired{Experiment: "run-7", AtVersion: 299, LastWrite: 1_700_000_000_000, ClosedThrough: math.MinInt64, Parts: []RetiredPart{
+			{Shard: 0, Series: 1, Samples: 300, Buckets: 20}, {Shard: 63, Series: 2, Samples: 1 << 40},
+		}},
+		&TaskQueued{ID: ulid.ULID{0: 1, 15: 2}, Task: TaskCompact, Target: "run-7", Options: "min_pieces=2", Manual: true},
+		&TaskQueued{Task: TaskRescan, Target: "\xff<b>"}, &TaskStarted{ID: ulid.ULID{0: 1, 15: 2}},
+		&TaskFinished{ID: ulid.ULID{0: 1, 15: 2}, Failed: true, Class: "timeout", Message: "the disk is slow", Version: 5},
+		&TaskFinished{Unchanged: true, Message: "nothing to merge"},
 	}
 }
 

@@ -3,7 +3,8 @@
 //
 // # Contract
 //
-// An event is a Body (a write, a watermark, a start, a tick, a drain, a plan, an expiry, a heal) that the log has put into order. Its
+// An event is a Body (a write, a watermark, a start, a tick, a drain, a plan, an expiry, a heal, a compaction, a retirement, a step of
+// a task) that the log has put into order. Its
 // sequence is dense from 1. Append returns when the event is fsynced, and never before. The invariants, which the tests
 // name:
 //
@@ -72,6 +73,12 @@
 //	plan       the spec
 //	expired    stream 8 | origin zz | width zz | through zz
 //	heal       through uv | from uv
+//	compacted  experiment str | through uv | pieces uv | bytes read uv | bytes written uv
+//	experiment_retired  experiment str | at version uv | last write zz | closed through zz | parts uv | each: shard uv, series uv,
+//	           samples uv, buckets uv
+//	task_queued    ULID 16 | kind u8 | manual u8 | target str | options str
+//	task_started   ULID 16
+//	task_finished  ULID 16 | bit 0 failed, bit 1 unchanged: u8 | version uv | error class str | message str
 //	write      columns | definitions
 //
 // Columns of a write:

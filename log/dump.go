@@ -24,6 +24,9 @@ type jsonEvent struct {
 	Plan       json.RawMessage `json:"plan,omitempty"`
 	Expired    *jsonExpired    `json:"expired,omitempty"`
 	Heal       *jsonHeal       `json:"heal,omitempty"`
+	Compacted  *jsonCompacted  `json:"compacted,omitempty"`
+	Retired    *jsonRetired    `json:"retired,omitempty"`
+	Task       *jsonTask       `json:"task,omitempty"`
 	Hash       string          `json:"hash,omitempty"`
 	Defs       []jsonDef       `json:"defs,omitempty"`
 	Series     []jsonSeries    `json:"series,omitempty"`
@@ -42,6 +45,64 @@ type jsonExpired struct {
 	Origin  int64  `json:"origin_ms"`
 	Width   int64  `json:"width_ms"`
 	Through int64  `json:"through_ms"`
+}
+
+type jsonCompacted struct {
+	Through Seq    `json:"through"`
+	Pieces  uint64 `json:"pieces"`
+	Read    uint64 `json:"read_bytes"`
+	Written uint64 `json:"written_bytes"`
+}
+
+type jsonRetired struct {
+	AtVersion     Seq               `json:"at_version"`
+	LastWrite     int64             `json:"last_write_ms"`
+	ClosedThrough *int64            `json:"closed_through_ms"`
+	Parts         []jsonRetiredPart `json:"parts"`
+}
+
+type jsonRetiredPart struct {
+	Shard   uint32 `json:"shard"`
+	Series  uint64 `json:"series"`
+	Samples uint64 `json:"samples"`
+	Buckets uint64 `json:"buckets"`
+}
+
+type jsonTask struct {
+	ID        string `json:"id"`
+	Kind      string `json:"kind,omitempty"`
+	Target    string `json:"target,omitempty"`
+	Options   string `json:"options,omitempty"`
+	Manual    bool   `json:"manual,omitempty"`
+	Failed    bool   `json:"failed,omitempty"`
+	Class     string `json:"class,omitempty"`
+	Message   string `json:"message,omitempty"`
+	Unchanged bool   `json:"unchanged,omitempty"`
+	Version   Seq    `json:"version,omitempty"`
+}
+
+// master fills in what an event of the control plane says.
+func (j *jsonEvent) master(b Body) {
+	switch b := b.(type) {
+	case *Compacted:
+		j.Experiment = &b.Experiment
+		j.Compacted = &jsonCompacted{b.Through, b.Pieces, b.Read, b.Written}
+	case *ExperimentRetired:
+		j.Experiment = &b.Experiment
+		j.Retired = &jsonRetired{AtVersion: b.AtVersion, LastWrite: b.LastWrite}
+		if b.ClosedThrough != math.MinInt64 {
+			j.Retired.ClosedThrough = &b.ClosedThrough
+		}
+		for _, p := range b.Parts {
+			j.Retired.Parts = append(j.Retired.Parts, jsonRetiredPart(p))
+		}
+	case *TaskQueued:
+		j.Task = &jsonTask{ID: b.ID.String(), Kind: b.Task.String(), Target: b.Target, Options: b.Options, Manual: b.Manual}
+	case *TaskStarted:
+		j.Task = &jsonTask{ID: b.ID.String()}
+	case *TaskFinished:
+		j.Task = &jsonTask{ID: b.ID.String(), Failed: b.Failed, Class: b.Class, Message: b.Message, Unchanged: b.Unchanged, Version: b.Version}
+	}
 }
 
 type jsonDef struct {
@@ -131,6 +192,8 @@ func DumpJSON(w io.Writer, e *Event, lookup func(SeriesRef) (labels.Labels, bool
 		j.Heal = &jsonHeal{Through: b.Through, From: b.From}
 	case *Write:
 		j.write(b, lookup)
+	default:
+		j.master(b)
 	}
 	line, err := json.Marshal(&j)
 	if err != nil {

@@ -27,9 +27,14 @@ const (
 	KindTick      Kind = 4
 	KindDrain     Kind = 5
 	KindPlan      Kind = 6
-	// 7 is kept for what compaction has done, which changes no fold so far.
-	KindExpired Kind = 8
-	KindHeal    Kind = 9
+	KindCompacted Kind = 7
+	KindExpired   Kind = 8
+	KindHeal      Kind = 9
+	// 10 is kept for what backfills panes.
+	KindExperimentRetired Kind = 11
+	KindTaskQueued        Kind = 12
+	KindTaskStarted       Kind = 13
+	KindTaskFinished      Kind = 14
 )
 
 // String returns the name that `tidemark log dump` prints.
@@ -47,10 +52,20 @@ func (k Kind) String() string {
 		return "drain"
 	case KindPlan:
 		return "plan"
+	case KindCompacted:
+		return "compacted"
 	case KindExpired:
 		return "expired"
 	case KindHeal:
 		return "heal"
+	case KindExperimentRetired:
+		return "experiment_retired"
+	case KindTaskQueued:
+		return "task_queued"
+	case KindTaskStarted:
+		return "task_started"
+	case KindTaskFinished:
+		return "task_finished"
 	default:
 		return "unknown"
 	}
@@ -66,7 +81,8 @@ type Event struct {
 	Body     Body
 }
 
-// Body is what an event says: *Start, *Write, *Watermark, *Tick, *Drain, *Plan, *Expired or *Heal.
+// Body is what an event says: *Start, *Write, *Watermark, *Tick, *Drain, *Plan, *Expired, *Heal, *Compacted, *ExperimentRetired,
+// *TaskQueued, *TaskStarted or *TaskFinished.
 type Body interface {
 	Kind() Kind
 }

@@ -393,20 +393,21 @@ func TestDumpJSON(t *testing.T) {
 		}
 	}
 	for i, want := range map[int]string{
-		2: `"samples":[[1500,-0],[2000,0.1],[2000,"-Inf"]]`,
-		1: `"labels":{"__name__":"m","i":"0"},"samples":[[1000,0]]`,
+		2:  `"samples":[[1500,-0],[2000,0.1],[2000,"-Inf"]]`,
+		1:  `"labels":{"__name__":"m","i":"0"},"samples":[[1000,0]]`,
+		13: `"plan":{"a":1}`,
+		15: `"expired":{"stream":"fedcba9876543210","origin_ms":-500,"width_ms":15000,"through_ms":1699999994500}`,
+		16: `"heal":{"through_seq":300,"from_seq":7}`,
+		17: `"experiment":"run-7","compacted":{"through":300,"pieces":12,"read_bytes":70000,"written_bytes":9000}`,
+		19: `"retired":{"at_version":299,"last_write_ms":1700000000000,"closed_through_ms":null,"parts":[{"shard":0,"series":1,"samples":300,"buckets":20},`,
+		20: `"task":{"id":"01000000000000000000000002","kind":"compact","target":"run-7","options":"min_pieces=2","manual":true}`,
+		23: `"failed":true,"class":"timeout","message":"the disk is slow","version":5}`,
 	} {
 		if !strings.Contains(lines[i], want) {
 			t.Errorf("%s\ndoes not hold\n%s", lines[i], want)
 		}
 	}
-	if !strings.Contains(lines[2], `[-5,"NaN(0x7ff0000000000002)",7]`) || !strings.Contains(lines[13], `"plan":{"a":1}`) {
-		t.Errorf("%s\n%s", lines[2], lines[13])
-	}
-	if want := `"expired":{"stream":"fedcba9876543210","origin_ms":-500,"width_ms":15000,"through_ms":1699999994500}`; !strings.Contains(lines[15], want) {
-		t.Errorf("%s\ndoes not hold\n%s", lines[15], want)
-	}
-	if want := `"heal":{"through_seq":300,"from_seq":7}`; !strings.Contains(lines[16], want) {
-		t.Errorf("%s\ndoes not hold\n%s", lines[16], want)
+	if !strings.Contains(lines[2], `[-5,"NaN(0x7ff0000000000002)",7]`) {
+		t.Errorf("%s", lines[2])
 	}
 }

@@ -35,7 +35,8 @@ func (b *bench) replay(ctx context.Context, storage string) (err error) {
 		}
 		defer func() { err = errors.Join(err, views.Close()) }()
 		b.step("replaying %d events", events.Head())
-		counted := &countedPanes{Projection: pane.New(events, index, views, pane.Options{})}
+		heals := &healer{events: events, index: index, bases: filepath.Join(storage, baseDir)}
+		counted := &countedPanes{Projection: pane.New(events, index, views, pane.Options{Heal: heals.find})}
 		elapsed, err := replayTo(ctx, events, counted)
 		if err != nil {
 			return err

@@ -47,6 +47,9 @@ type keeper struct {
 	bases  string
 	limits func() limits
 	logger *slog.Logger
+	// since is where the log ended at the start. A heal up to there is found from the base before it, which no other may replace
+	// until what it changes is on disk.
+	since log.Seq
 
 	planning *sync.Mutex // held while it truncates: plan events name the floor
 	settled  func() bool // the fold knows every plan of the log, and so the events that it still needs
@@ -93,9 +96,11 @@ func (k *keeper) keep(ctx context.Context) error {
 	if err != nil || through < floor {
 		return err
 	}
-	if durable := k.panes.Durable(); durable < through {
-		through = durable
+	durable := k.panes.Durable()
+	if durable < k.since {
+		return nil // checkpoints that fail are reported by themselves
 	}
+	through = min(through, durable)
 	if through < floor {
 		return fmt.Errorf("a restart would replay from sequence %d, and the log begins at %d", through, floor)
 	}

@@ -101,7 +101,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	}
 	n.lag = newLagMeter(n.events, n.panes)
 	n.keeper = &keeper{
-		events: n.events, panes: n.panes, views: n.views, bases: filepath.Join(f.storagePath, baseDir), limits: n.limits, logger: logger,
+		events: n.events, panes: n.panes, views: n.views, bases: n.basesPath(), limits: n.limits, logger: logger, since: n.events.Head(),
 		planning: &n.planning, settled: n.settled,
 	}
 	n.gate = &gate{
@@ -211,7 +211,7 @@ func (n *node) openViews() error {
 func (n *node) restoreBase(cause error) error {
 	n.logger.Warn("The views are missing or damaged, and the log was truncated; they are restored from the base", "err", cause)
 	floor := n.events.Floor()
-	base, err := bucket.RestoreBase(filepath.Join(n.flags.storagePath, baseDir), n.viewsPath(), n.events.Identity(), uint64(floor), bucket.Options{})
+	base, err := bucket.RestoreBase(n.basesPath(), n.viewsPath(), n.events.Identity(), uint64(floor), bucket.Options{})
 	if err != nil {
 		return fmt.Errorf("%w; the log begins at %d, so they cannot be folded again without a base: %w", cause, floor, err)
 	}
@@ -230,6 +230,8 @@ func (n *node) limits() limits {
 
 func (n *node) viewsPath() string { return filepath.Join(n.flags.storagePath, viewsDir) }
 
+func (n *node) basesPath() string { return filepath.Join(n.flags.storagePath, baseDir) }
+
 func (n *node) restoreViews() error {
 	var err error
 	if n.views, err = bucket.Open(n.viewsPath(), n.events.Identity(), bucket.Options{
@@ -237,8 +239,9 @@ func (n *node) restoreViews() error {
 	}); err != nil {
 		return err
 	}
+	heals := &healer{events: n.events, index: n.index, bases: n.basesPath(), workers: n.flags.workers}
 	n.panes = pane.New(n.events, n.index, n.views, pane.Options{
-		Workers: n.flags.workers, CheckpointInterval: n.flags.ckpt, Logger: n.logger,
+		Workers: n.flags.workers, CheckpointInterval: n.flags.ckpt, Logger: n.logger, Heal: heals.find,
 	})
 	n.runner = projections.NewRunner(n.events, n.panes)
 	if err = n.runner.Restore(); err == nil {

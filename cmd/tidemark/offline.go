@@ -21,7 +21,7 @@ import (
 )
 
 // offline is a storage directory in the hands of a tool. It holds the lock of the log, so that no service can have it open,
-// and never writes to the log.
+// and but for a heal it never writes to the log.
 type offline struct {
 	fs      vfs.FS
 	path    string // of the storage
@@ -30,15 +30,21 @@ type offline struct {
 
 	events *log.Log
 	index  *series.Index
+	healer *healer
 }
 
 // openOffline takes the log's lock: it fails with log.ErrLocked while a service runs.
 func openOffline(fs vfs.FS, path string, workers int, logger *slog.Logger) (*offline, error) {
-	o := &offline{fs: fs, path: path, workers: workers, logger: logger, index: series.New()}
-	var err error
-	if o.events, err = log.OpenReadOnly(fs.PathJoin(path, logDir), log.Options{FS: fs, Logger: logger}); err != nil {
+	events, err := log.OpenReadOnly(fs.PathJoin(path, logDir), log.Options{FS: fs, Logger: logger})
+	if err != nil {
 		return nil, err
 	}
+	return newOffline(fs, path, workers, logger, events)
+}
+
+func newOffline(fs vfs.FS, path string, workers int, logger *slog.Logger, events *log.Log) (*offline, error) {
+	o := &offline{fs: fs, path: path, workers: workers, logger: logger, events: events, index: series.New()}
+	o.healer = &healer{events: events, index: o.index, bases: o.basesPath(), options: o.viewsOptions(), workers: workers}
 	if err := o.index.Load(o.events.Dictionary()); err != nil {
 		return nil, errors.Join(err, o.events.Close())
 	}
@@ -48,6 +54,10 @@ func openOffline(fs vfs.FS, path string, workers int, logger *slog.Logger) (*off
 func (o *offline) close() error { return o.events.Close() }
 
 func (o *offline) viewsPath() string { return o.fs.PathJoin(o.path, viewsDir) }
+
+func (o *offline) basesPath() string { return o.fs.PathJoin(o.path, baseDir) }
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func (o *offline) viewsOptions() bucket.Options {
 	return bucket.Options{FS: o.fs, Logger: o.logger}
@@ -91,7 +101,7 @@ type origin struct {
 // start returns what the log is folded from: the newest base, which must be sound, and without one nothing.
 func (o *offline) start() (origin, error) {
 	floor := o.events.Floor()
-	base, err := bucket.BaseOf(o.fs.PathJoin(o.path, baseDir), o.events.Identity(), uint64(floor), o.viewsOptions())
+	base, err := bucket.BaseOf(o.basesPath(), o.events.Identity(), uint64(floor), o.viewsOptions())
 	if errors.Is(err, bucket.ErrNoBase) && floor == 1 {
 		return origin{}, nil
 	}
@@ -108,7 +118,7 @@ func (o *offline) start() (origin, error) {
 	case err == nil:
 		return origin{base: &base, newest: log.Seq(newest)}, nil
 	case errors.As(err, &damage) && floor == 1:
-		return origin{}, fmt.Errorf("%w; the log still begins at sequence 1, so without that base everything can be folded again: move %s away", err, o.fs.PathJoin(o.path, baseDir))
+		return origin{}, fmt.Errorf("%w; the log still begins at sequence 1, so without that base everything can be folded again: move %s away", err, o.basesPath())
 	}
 	return origin{}, fmt.Errorf("%w; the log begins at sequence %d: what was folded from the events before it cannot be folded again", err, floor)
 }
@@ -166,7 +176,7 @@ type foldMode struct {
 
 // replay restores a projection over store, folds the log up to through, and shows it to look.
 func (o *offline) replay(ctx context.Context, store *bucket.Store, through log.Seq, mode foldMode, look func(*pane.Projection) error) error {
-	p := pane.New(o.events, o.index, store, pane.Options{Workers: o.workers, CheckpointInterval: -1, Logger: o.logger})
+	p := pane.New(o.events, o.index, store, pane.Options{Workers: o.workers, CheckpointInterval: -1, Logger: o.logger, Heal: o.healer.find})
 	at, err := p.Restore()
 	if err != nil {
 		return fmt.Errorf("restore the views: %w", err)

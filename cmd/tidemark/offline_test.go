@@ -76,7 +76,10 @@ func (g *foldRig) openViews(fs vfs.FS) error {
 	if g.views, err = bucket.Open(dir, g.events.Identity(), o); err != nil {
 		return err
 	}
-	g.panes = pane.New(g.events, index, g.views, pane.Options{Workers: 3, CheckpointInterval: -1})
+	g.panes = pane.New(g.events, index, g.views, pane.Options{
+		Workers: 3, CheckpointInterval: -1,
+		Heal: (&healer{events: g.events, index: index, bases: offlinePath + "/base", options: o}).find,
+	})
 	g.runner = projections.NewRunner(g.events, g.panes)
 	if err := g.runner.Restore(); err != nil {
 		return errors.Join(err, g.views.Close())
@@ -147,7 +150,7 @@ func offlineHistory(ctx context.Context, g *foldRig, rng *rand.Rand, steps int) 
 
 // moreHistory goes on with a history, without plans.
 func moreHistory(ctx context.Context, g *foldRig, steps int) error {
-	return playHistory(ctx, g, newRand(uint64(g.events.Head())), 2_000_000, 2, steps, -1)
+	return playHistory(ctx, g, newRand(uint64(g.events.Head())), 1_600_000, 2, steps, -1)
 }
 
 func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 17)) }
@@ -176,7 +179,11 @@ func playHistory(ctx context.Context, g *foldRig, rng *rand.Rand, clock int64, f
 					return err
 				}
 				b.Series(ref)
-				b.Sample(clock-rng.Int64N(20_000), float64(rng.IntN(100)))
+				at := clock - rng.Int64N(20_000)
+				if rng.IntN(20) == 0 {
+					at -= rng.Int64N(400_000) // beyond correction, mostly
+				}
+				b.Sample(at, float64(rng.IntN(100)))
 			}
 			body = b.Finish()
 		}

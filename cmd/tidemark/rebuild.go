@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"maps"
 	"slices"
 	"text/tabwriter"
@@ -29,6 +28,7 @@ type rebuild struct {
 	until      uint64 // 0: the end of the log
 	workers    int
 	verify     bool
+	healing    bool
 
 	now   func() time.Time
 	write projections.ReplayOptions // when what is folded is written; zero but in tests
@@ -43,15 +43,21 @@ func newRebuild(app *kingpin.Application) command {
 	c.Flag("until-seq", "Last event to fold; a start replays the rest. 0 = the end of the log.").Default("0").Uint64Var(&r.until)
 	c.Flag("workers", "Goroutines that fold. 0 = one for each CPU.").Default("0").IntVar(&r.workers)
 	c.Flag("verify", "Compare with the views that stand, and leave them in place. Exit code 1 if they differ.").BoolVar(&r.verify)
+	c.Flag("heal", "Put the samples that came too late to be folded into their place, up to the end of the log and back to the newest base, so that "+
+		"the published buckets are what they would be had nothing been late. It appends a heal to the log, which every later fold honours.").BoolVar(&r.healing)
 	return command{c, r.run}
 }
 
 func (r *rebuild) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
-	o, err := openOffline(r.fs, r.path, r.workers, slog.New(slog.DiscardHandler))
+	if r.healing && (r.verify || r.until != 0) {
+		return &exitError{exitUsage, errors.New("--heal goes to the end of the log, and changes the views: it takes no --until-seq and no --verify")}
+	}
+	o, err := r.open()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
+	o.healer.progress, o.healer.now = stderr, r.now
 	start, err := o.start()
 	if err != nil {
 		return err
@@ -72,6 +78,12 @@ func (r *rebuild) run(ctx context.Context, stdout, stderr io.Writer) (err error)
 	if start.base != nil {
 		fmt.Fprintf(stderr, "starting from base %s\n", start.base.Path)
 	}
+	if r.healing {
+		if heals, err := r.heal(ctx, o, start, stdout); err != nil || !heals {
+			return err
+		}
+		through = o.events.Head()
+	}
 	if r.verify {
 		return r.compare(ctx, o, start, through, stdout, stderr)
 	}
@@ -83,6 +95,13 @@ func (r *rebuild) run(ctx context.Context, stdout, stderr io.Writer) (err error)
 	}
 	fmt.Fprintf(stdout, "%s reflects the log up to sequence %d\n", o.viewsPath(), through)
 	return nil
+}
+
+func (r *rebuild) open() (*offline, error) {
+	if r.healing {
+		return openToHeal(r.fs, r.path, r.workers, r.now)
+	}
+	return openOffline(r.fs, r.path, r.workers, discard())
 }
 
 // fold makes the rebuild directory complete up to through.

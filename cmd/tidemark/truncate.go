@@ -79,6 +79,11 @@ func truncateLog(ctx context.Context, dir string, through log.Seq) (result trunc
 	case through >= events.Head():
 		return result, fmt.Errorf("the newest event of the log, %d, always stays", events.Head())
 	}
+	if heal, err := healAfter(events, at.From); err != nil {
+		return result, err
+	} else if heal > 0 {
+		return result, fmt.Errorf("the views reflect the log up to %d, and the heal at %d needs the base that stands: start the service and let it catch up, or run `tidemark rebuild`", at.From, heal)
+	}
 	base, err := views.Seal(filepath.Join(dir, baseDir), uint64(events.Floor()))
 	if err != nil {
 		return result, err
@@ -106,20 +111,39 @@ func wantedEvent(events *log.Log, panes *pane.Projection, applied log.Seq) (log.
 		if err != nil {
 			return 0, err
 		}
-		if body, ok := ev.Body.(*log.Plan); ok {
-			p, err := plan.Decode(body.Spec)
-			if err != nil {
-				return 0, fmt.Errorf("event %d: %w", ev.Seq, err)
+		body, ok := ev.Body.(*log.Plan)
+		if !ok {
+			continue
+		}
+		p, err := plan.Decode(body.Spec)
+		if err != nil {
+			return 0, fmt.Errorf("event %d: %w", ev.Seq, err)
+		}
+		now := make(map[plan.StreamID]struct{})
+		for i := range p.Streams {
+			id := p.Streams[i].ID
+			if _, ok := known[id]; !ok && p.FromSeq > 0 {
+				wanted = min(wanted, log.Seq(p.FromSeq))
 			}
-			now := make(map[plan.StreamID]struct{})
-			for i := range p.Streams {
-				id := p.Streams[i].ID
-				if _, ok := known[id]; !ok && p.FromSeq > 0 {
-					wanted = min(wanted, log.Seq(p.FromSeq))
-				}
-				now[id] = struct{}{}
-			}
-			known = now
+			now[id] = struct{}{}
+		}
+		known = now
+	}
+}
+
+// healAfter returns the first heal in the log after a sequence, or 0.
+func healAfter(events *log.Log, seq log.Seq) (log.Seq, error) {
+	reader := events.NewReader(seq + 1)
+	for {
+		e, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		if e.Body.Kind() == log.KindHeal {
+			return e.Seq, nil
 		}
 	}
 }

@@ -36,6 +36,8 @@
 //	"c" shard:1 generation:8              → the same of a shard of a generation
 //	"g" generation:8                      → seq:8, note of projections/pane: how far a generation came that is folded in the background
 //	"h" seq:8                             → log time:8, and for a write event the hash of its content:16 (a start event has none)
+//	"x" shard:1 name                      → what the shard has counted of an experiment (projections/pane)
+//	"r" space:1 key                       → row of a read model beside the panes (see Rows)
 //	"p" stream:8 block:8 shard:1 seq:8    → piece
 //	"w" record:8 step:8                   → recorded step (see Windows)
 //	"l" record:8 number:4                 → label set of an output series: per label, by name, length:uvarint and bytes of name and value

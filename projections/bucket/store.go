@@ -18,13 +18,14 @@ import (
 // data path 5 of 6: publish. Closed buckets reach disk here, by checkpoints.
 
 const (
-	storeVersion = 1
+	storeVersion = 2
 
 	keyMeta       = 'm'
 	keyCheckpoint = 'c'
 	keyRecent     = 'h'
 	keyPiece      = 'p'
 	keyGeneration = 'g'
+	keyExperiment = 'x'
 
 	defaultCacheBytes    = 64 << 20
 	defaultMemTableBytes = 32 << 20
@@ -165,6 +166,7 @@ type Checkpoint struct {
 	Tables []*Table // what was closed since the last checkpoint that was committed, oldest first
 
 	Generations []GenerationState // of the generations that the shard's fold has taken over
+	Experiments []ExperimentRow   // those that have changed since the last checkpoint that was committed
 
 	Recent     []Recent // writes and starts up to Seq that no checkpoint holds yet, in any order
 	KeepRecent uint64   // those before this sequence are dropped
@@ -202,6 +204,9 @@ func (s *Store) Commit(c Checkpoint) error {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
 	if err := setGenerations(b, c.Shard, c.Generations); err != nil {
+		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
+	}
+	if err := setExperiments(b, c.Shard, c.Experiments); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
 	v := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(c.State)), c.Seq)

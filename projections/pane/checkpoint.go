@@ -136,7 +136,7 @@ func (p *Projection) freeze(c *bucket.Checkpoint, s *Shard, sh *shelf) {
 	p.shelve(s, sh)
 	if s.generation == 0 {
 		c.Shard, c.Seq, c.State = s.id, uint64(s.seq), s.Encode()
-		c.Generations = slices.Clone(sh.finals)
+		c.Experiments, c.Generations = s.experimentRows(sh.pieceSeq), slices.Clone(sh.finals)
 	} else {
 		c.Generations = append(c.Generations, bucket.GenerationState{Generation: uint64(s.generation), Seq: uint64(s.seq), State: s.Encode()})
 	}
@@ -157,6 +157,7 @@ func (p *Projection) release(s *Shard, sh *shelf, c *bucket.Checkpoint) {
 	if s.generation != 0 {
 		return // once for all
 	}
+	s.experimentsSaved(log.Seq(c.Seq))
 	for _, t := range c.Tables {
 		p.waiting.Add(-int64(t.Bytes()))
 	}

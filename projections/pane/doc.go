@@ -22,6 +22,8 @@
 //	    still on disk or not; they are deleted once every restart and every reader is behind the event.
 //	P9  Behind a heal event, the buckets into which samples up to it were refused as late are what they would be with these samples
 //	    in their place in time, and not marked; nothing else changes. What a heal changes is found from the events alone, each time.
+//	P10 What is counted of an experiment (Experiment) is part of the shard's state: its row lands in the same batch, and its version
+//	    is the last event that changed any of it.
 //
 // Life cycle of a Projection: New, Restore, Run (blocks), with Apply called by the runner in log order.
 package pane

@@ -46,6 +46,7 @@ func (s *Shard) expire(b *log.Expired) {
 		s.expired = make(map[plan.StreamID]expiry)
 	}
 	s.expired[id] = expiry{grid: grid, through: b.Through, seq: s.seq}
+	s.expireStats(id, b.Through)
 	if st == nil {
 		return
 	}
@@ -62,9 +63,11 @@ func (s *Shard) expire(b *log.Expired) {
 				n++
 			}
 			if n > 0 {
+				before := m.c
 				m.c = max(m.c, m.open[n-1].end) // P4; what nobody can read proves nothing, so the frontier stays
 				m.open = slices.Delete(m.open, 0, n)
-				s.closed(m, n)
+				s.closed(sr, m, n)
+				s.closedThrough(sr, m, before)
 			}
 		}
 	}

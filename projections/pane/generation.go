@@ -256,22 +256,26 @@ func (s *Shard) lookElsewhere() error {
 	return nil
 }
 
-// countUnplanned counts samples that no stream takes, in the first generation's shard alone.
-func (s *Shard) countUnplanned(ref log.SeriesRef, vs []float64) {
+// countUnplanned counts samples that no stream takes, in the first generation's shard alone. It returns how many samples there are,
+// stale markers aside.
+func (s *Shard) countUnplanned(ref log.SeriesRef, vs []float64) uint64 {
+	n := uint64(0)
+	for _, v := range vs {
+		if !isStale(v) {
+			n++
+		}
+	}
 	if s.generation != 0 {
-		return
+		return n
 	}
 	if len(s.elsewhere) > 0 {
 		ls, ok := s.labels.Labels(ref)
 		if !ok || slices.ContainsFunc(s.elsewhere, func(st *stream) bool { return st.wants(ls) }) {
-			return
+			return n
 		}
 	}
-	for _, v := range vs {
-		if !isStale(v) {
-			s.unplanned++
-		}
-	}
+	s.unplanned += n
+	return n
 }
 
 // encodeGenerations appends the later generations, by their order.

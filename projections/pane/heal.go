@@ -44,6 +44,7 @@ type lateSample struct {
 
 // Healing is what a heal changes.
 type Healing struct {
+	Plan    *plan.Plan // in force at the heal
 	Streams map[plan.StreamID]HealCounts
 	buckets [Shards][]healedBucket // by stream, series and end
 }
@@ -82,6 +83,9 @@ func (h *Healing) Of(ids []plan.StreamID) HealCounts {
 	return sum
 }
 
+// StreamIDs returns the streams with anything to heal, or to be left unhealed, increasing.
+func (h *Healing) StreamIDs() []plan.StreamID { return slices.Sorted(maps.Keys(h.Streams)) }
+
 // healedBucket is what a heal makes of one bucket.
 type healedBucket struct {
 	lateBucket
@@ -115,6 +119,9 @@ func (s *Shard) heal(b *log.Heal, h *Healing) {
 		block, pos := hb.grid.Locate(hb.end)
 		k := bucket.Key{Stream: uint64(hb.stream), Block: block}
 		if hb.changed {
+			if x := s.ofRef(hb.ref); x != nil {
+				s.publishedOne(x, hb.stream, hb.grid, hb.end)
+			}
 			s.table.Put(k, uint64(hb.ref), pos, func(dst []byte) []byte { return append(dst, hb.pane...) })
 		}
 		if hb.marked {

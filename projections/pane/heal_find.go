@@ -49,6 +49,7 @@ func FindLate(ctx context.Context, history History, ls LabelSource, base *bucket
 	}
 	var seconds [Shards]*shadow
 	late := false
+	out.Plan = first.shards[0].plan
 	for id, s := range first.shards {
 		s.shadow.lost(out)
 		seconds[id] = s.shadow.second()

@@ -108,6 +108,13 @@ func (p *Projection) Restore() (projections.Restored, error) {
 			if s.seq != log.Seq(seq) {
 				return projections.Restored{}, fmt.Errorf("shard %d: %w: state of %d under sequence %d", id, ErrCorruptState, s.seq, seq)
 			}
+			rows, err := p.store.Experiments(id)
+			if err == nil {
+				err = s.restoreExperiments(rows)
+			}
+			if err != nil {
+				return projections.Restored{}, fmt.Errorf("shard %d: %w", id, err)
+			}
 		}
 		if id == 0 || s.seq < oldest {
 			oldest = s.seq

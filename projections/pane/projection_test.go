@@ -3,8 +3,10 @@ package pane
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 
@@ -302,5 +304,24 @@ func (n *node) describe(ctx context.Context) (string, error) {
 		}
 		out += fmt.Sprintf("\n%s frontier=%d proven=%d coverage=%d open=%d series=%d %+v", s.ID, s.Frontier, s.Proven, s.CoverageStart, s.Open, s.Series, c)
 	}
-	return out, nil
+	counted, err := n.describeExperiments(ctx)
+	return out + counted, err
+}
+
+// describeExperiments is what is counted of every experiment.
+func (n *node) describeExperiments(ctx context.Context) (string, error) {
+	_, versions, err := n.panes.ExperimentVersions(ctx)
+	if err != nil {
+		return "", err
+	}
+	out := ""
+	for _, name := range slices.Sorted(maps.Keys(versions)) {
+		_, x, ok, err := n.panes.Experiment(ctx, name)
+		if err != nil || !ok || x.Version != versions[name] {
+			return "", fmt.Errorf("experiment %q: version %d, found %v with %d, %w", name, versions[name], ok, x.Version, err)
+		}
+		out += fmt.Sprintf("\n%+v", x)
+	}
+	_, loads, err := n.panes.ExperimentLoads(ctx)
+	return out + fmt.Sprintf("\n%+v", loads), err
 }

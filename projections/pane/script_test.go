@@ -332,6 +332,13 @@ func (s *script) restore() string {
 		if !slices.Equal(back.Encode(), b) {
 			s.t.Fatalf("shard %d: state differs after a round trip", id)
 		}
+		rows := sh.experimentRows(0)
+		s.must(back.restoreExperiments(slices.DeleteFunc(rows, func(r bucket.ExperimentRow) bool { return r.Counts == nil })))
+		for name, x := range sh.stats {
+			if y := back.stats[name]; y == nil || !slices.Equal(y.encode(), x.encode()) || !maps.Equal(y.open, x.open) {
+				s.t.Fatalf("shard %d: what is counted of %q differs after a round trip", id, name)
+			}
+		}
 		s.shards[id] = back
 	}
 	return "ok\n"

@@ -107,7 +107,8 @@ func (m *member) openAt(e int64) (int, bool) {
 // seriesState is what the fold keeps of one series.
 type seriesState struct {
 	ref         log.SeriesRef
-	experiment  string // value of the experiment label, or Unlabelled
+	experiment  string      // value of the experiment label, or Unlabelled
+	counted     *experiment // what is counted of it; looked up when it is first needed
 	raw         run
 	histograms  []int64 // times of native-histogram samples within the run's reach, increasing
 	lastApplied int64   // log time of the last applied sample, ms

@@ -60,6 +60,12 @@ type Shard struct {
 	experiments map[string]int64
 	unplanned   uint64 // samples that no stream takes, stale markers aside
 
+	stats       map[string]*experiment        // what is counted of each experiment, by name
+	pending     map[string]*experiment        // those with an open bucket
+	corrections map[string]*experiment        // those with a correction that no compaction has covered
+	gone        map[string]log.Seq            // dropped by the event, and still in the last checkpoint
+	unwanted    map[log.SeriesRef]*experiment // of series that no stream takes, as far as they have come up; not part of the state
+
 	plan    *plan.Plan
 	streams []*stream // those of the plan that this shard folds, in the plan's order
 	// The generation that the streams are of, 0 for the first; and in a shard of the first the later ones, by their order, and
@@ -85,6 +91,7 @@ type Shard struct {
 func NewShard(id int, ls LabelSource) *Shard {
 	return &Shard{
 		id: id, labels: ls, table: bucket.NewTable(),
+		stats: make(map[string]*experiment), pending: make(map[string]*experiment), corrections: make(map[string]*experiment),
 		logTime: math.MinInt64, startedAt: math.MinInt64, maxT: math.MinInt64, proven: math.MinInt64,
 		plan: &plan.Plan{},
 	}
@@ -141,6 +148,11 @@ func (g *group) write(ev *log.Event, w *log.Write, repeats bool) {
 	if repeats {
 		g.countRepeated(w)
 		return
+	}
+	for i := range w.Defs {
+		if s := g[ShardOf(w.Defs[i].Ref)]; s != nil {
+			s.defined(w.Defs[i].Labels)
+		}
 	}
 	histograms := g.histogramTimes(w)
 	from := uint32(0)
@@ -241,6 +253,12 @@ func (s *Shard) control(ev *log.Event, healing *Healing) uint64 {
 		if s.generation == 0 { // what later generations have refused stays refused
 			s.heal(b, healing)
 		}
+	case *log.Compacted:
+		s.compacted(b)
+	case *log.ExperimentRetired:
+		s.retire(b)
+	case *log.TaskQueued, *log.TaskStarted, *log.TaskFinished:
+		// They change no pane.
 	default:
 		s.corrupt = fmt.Errorf("%w: %s at %d", ErrUnsupportedEvent, ev.Body.Kind(), ev.Seq)
 	}
@@ -328,22 +346,34 @@ func (s *Shard) applyRun(ev *log.Event, ref log.SeriesRef, ts []int64, vs []floa
 	}
 	idx, sr := s.lookup(ref)
 	if sr == nil || len(sr.members) == 0 {
-		s.countUnplanned(ref, vs)
+		s.untaken(ev, ref, vs, histograms)
 		return
 	}
 	sr.prune(s.logTime, s.plan.HorizonMillis)
 	s.corrected = s.corrected[:0]
+	applied, n := false, uint64(0)
 	for i, t := range ts {
-		s.applySample(idx, sr, t, vs[i])
+		if s.applySample(idx, sr, t, vs[i]) {
+			applied = true
+			if !isStale(vs[i]) {
+				n++
+			}
+		}
 	}
 	for _, t := range histograms {
-		s.applyHistogram(idx, sr, t)
+		if s.applyHistogram(idx, sr, t) {
+			applied, n = true, n+1
+		}
+	}
+	if applied && s.generation == 0 {
+		s.accepted(s.of(sr), ev, n)
 	}
 	for i := range sr.members {
 		m := &sr.members[i]
 		for _, c := range s.corrected {
 			if c.member == i {
 				s.publish(sr, m, c.end)
+				s.correctedOne(sr, m.stream, c.end)
 			}
 		}
 		if m.maxF != math.MinInt64 {
@@ -353,8 +383,9 @@ func (s *Shard) applyRun(ev *log.Event, ref log.SeriesRef, ts []int64, vs []floa
 	}
 }
 
-// applySample files one sample with every stream of its series. For one timestamp the first value in log order stands.
-func (s *Shard) applySample(idx int32, sr *seriesState, t int64, v float64) {
+// applySample files one sample with every stream of its series, and reports whether one took it. For one timestamp the first value
+// in log order stands.
+func (s *Shard) applySample(idx int32, sr *seriesState, t int64, v float64) bool {
 	stale := isStale(v)
 	pos, have := sr.raw.find(t)
 	same := have && math.Float64bits(sr.raw.v[pos]) == math.Float64bits(v)
@@ -385,13 +416,15 @@ func (s *Shard) applySample(idx int32, sr *seriesState, t int64, v float64) {
 		sr.raw.insert(pos, t, v)
 		sr.lastApplied = s.logTime
 	}
+	return applied
 }
 
-// applyHistogram files the time of a native-histogram sample: its bucket says that it holds what panes cannot answer.
-func (s *Shard) applyHistogram(idx int32, sr *seriesState, t int64) {
+// applyHistogram files the time of a native-histogram sample, and reports whether a stream took it: its bucket says that it holds
+// what panes cannot answer.
+func (s *Shard) applyHistogram(idx int32, sr *seriesState, t int64) bool {
 	pos, have := slices.BinarySearch(sr.histograms, t)
 	if have {
-		return
+		return false
 	}
 	applied := false
 	for i := range sr.members {
@@ -403,6 +436,7 @@ func (s *Shard) applyHistogram(idx int32, sr *seriesState, t int64) {
 		sr.histograms = slices.Insert(sr.histograms, pos, t)
 		sr.lastApplied = s.logTime
 	}
+	return applied
 }
 
 // correction is a closed bucket that a late sample of the event at hand changes.
@@ -428,6 +462,7 @@ func (s *Shard) file(idx int32, sr *seriesState, mi int, sample lateSample) bool
 	case m.c < e:
 		m.open = slices.Insert(m.open, i, openBucket{end: e, first: s.logTime, last: s.logTime})
 		m.stream.openN++
+		s.openedOne(sr)
 		m.stream.track.opened(e, s.seq)
 		if !m.armed {
 			m.armed = true
@@ -464,22 +499,25 @@ func (s *Shard) closeThrough(ev *log.Event, sr *seriesState, m *member, c int64)
 		n++
 	}
 	if n > 0 {
-		s.closed(m, n)
 		m.open = slices.Delete(m.open, 0, n)
+		s.closed(sr, m, n)
 	}
-	s.raise(ev, m, c)
+	s.raise(ev, sr, m, c)
 }
 
-// closed counts n buckets of a member as closed.
-func (s *Shard) closed(m *member, n int) {
+// closed counts n buckets of a member as closed, once they are no longer among its open ones.
+func (s *Shard) closed(sr *seriesState, m *member, n int) {
 	m.stream.openN -= n
 	m.stream.counts.Closed += uint64(n)
+	s.shutSome(sr, n)
 }
 
 // raise moves the closure watermark, and with it the stream's part of the frontier (P4).
-func (s *Shard) raise(ev *log.Event, m *member, c int64) {
+func (s *Shard) raise(ev *log.Event, sr *seriesState, m *member, c int64) {
 	if c > m.c {
+		before := m.c
 		m.c = c
+		s.closedThrough(sr, m, before)
 		m.stream.raiseFrontier(c, ev.WallTime, s.plan.ClockSkewMillis)
 	}
 }
@@ -493,6 +531,9 @@ func (s *Shard) publish(sr *seriesState, m *member, e int64) {
 	p := accum.Fold(sr.raw.between(m.stream.before(e), e-m.stream.edge))
 	p.HasHistogram = sr.histogramIn(m.stream, e)
 	m.stream.track.change(e, s.seq)
+	if s.generation == 0 {
+		s.publishedOne(s.of(sr), m.stream.spec.ID, m.stream.grid, e)
+	}
 	block, pos := m.stream.grid.Locate(e)
 	s.table.Put(bucket.Key{Stream: m.stream.key, Block: block}, uint64(sr.ref), pos, func(dst []byte) []byte {
 		return p.AppendEncode(dst, e)
@@ -607,7 +648,8 @@ func (s *Shard) replan(b *log.Plan) {
 // adopt puts a plan in force with the given streams. Of those that were added the series become members, of those that are gone
 // they are no longer.
 func (s *Shard) adopt(p *plan.Plan, streams, added []*stream, gone map[plan.StreamID]*stream) {
-	if p.ExperimentLabel != s.plan.ExperimentLabel {
+	relabelled := p.ExperimentLabel != s.plan.ExperimentLabel
+	if relabelled {
 		s.experiments = nil // they are values of another label
 	}
 	horizon := s.plan.HorizonMillis
@@ -630,11 +672,14 @@ func (s *Shard) adopt(p *plan.Plan, streams, added []*stream, gone map[plan.Stre
 			return
 		}
 		sr.members = append(sr.members, newMembers(added, ls)...)
-		sr.experiment = s.experimentOf(ls)
+		if relabelled {
+			sr.experiment, sr.counted = s.experimentOf(ls), nil
+		}
 		if len(sr.members) == 0 {
 			sr.raw, sr.histograms = run{}, nil // nothing can read them any more
 		}
 	}
+	s.recount(relabelled)
 	for _, page := range s.slots {
 		if page == nil {
 			continue

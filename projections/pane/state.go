@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -104,18 +105,24 @@ func (c *Counts) fields() [9]*uint64 {
 	}
 }
 
-func (s *Shard) encodeUnwanted(e *encoder) {
-	var refs []uint64
-	for p, page := range s.slots {
-		if page == nil {
-			continue
-		}
-		for i := range page {
-			if page[i] == unwanted {
-				refs = append(refs, uint64(p*slotPage+i)*Shards+uint64(s.id))
+// unwantedRefs yields the series that no stream takes, increasing.
+func (s *Shard) unwantedRefs() iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		for p, page := range s.slots {
+			if page == nil {
+				continue
+			}
+			for i := range page {
+				if page[i] == unwanted && !yield(uint64(p*slotPage+i)*Shards+uint64(s.id)) {
+					return
+				}
 			}
 		}
 	}
+}
+
+func (s *Shard) encodeUnwanted(e *encoder) {
+	refs := slices.Collect(s.unwantedRefs())
 	e.u(uint64(len(refs)))
 	prev := uint64(0)
 	for _, r := range refs {

@@ -81,11 +81,11 @@ func (s *Shard) tick(ev *log.Event) {
 			}
 			s.publish(sr, m, b.end)
 			m.stream.track.shut(b.end)
-			s.raise(ev, m, b.end)
+			s.raise(ev, sr, m, b.end)
 			n++
 		}
 		m.open = keep
-		s.closed(m, n)
+		s.closed(sr, m, n)
 		s.arm(t.series, t.member)
 	}
 }
