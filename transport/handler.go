@@ -57,6 +57,7 @@ func (d *Deps) validate() error {
 // Options of a handler. The zero value is usable: no upstream, no prefix, no foreign origins.
 type Options struct {
 	Upstream         api.Forwarder               // where queries go that panes cannot answer; nil: they are errors
+	ExactCopy        bool                        // the engine has an exact copy of the samples
 	Explain          api.Explainer               // nil: /api/v1/explain is not there
 	Metadata         api.MetadataSource          // nil: none is known
 	Materializations api.Materializations        // nil: none are listed
@@ -97,7 +98,7 @@ func NewHandler(d Deps, o Options) (http.Handler, error) {
 		return nil, err
 	}
 	queries, err := api.New(d.Engine, d.Series, api.Options{
-		Upstream: o.Upstream, QueryTimeout: o.QueryTimeout, Now: o.Now, Registerer: d.Registerer,
+		Upstream: o.Upstream, ExactCopy: o.ExactCopy, QueryTimeout: o.QueryTimeout, Now: o.Now, Registerer: d.Registerer,
 	})
 	if err != nil {
 		return nil, err

@@ -284,7 +284,7 @@ func TestLimitAndConsistency(t *testing.T) {
 		w.wantError(w.get("/api/v1/query", "query", "m", "limit", bad), 400, "bad_data", `invalid parameter \"limit\"`)
 	}
 	w.wantCode(w.get("/api/v1/query", "query", "1", "consistency", "published"), 200)
-	w.wantError(w.get("/api/v1/query", "query", "1", "consistency", "live"), 400, "bad_data", "live")
+	w.wantCode(w.get("/api/v1/query", "query", "1", "consistency", "live"), 200)
 	w.wantError(w.get("/api/v1/query", "query", "1", "consistency", "odd"), 400, "bad_data", "neither published nor live")
 }
 

@@ -61,6 +61,13 @@ func newCollector(n *node) *collector {
 		{"views_expired_deletes_total", "Ranges of pieces deleted after retention.", nil},
 		{"views_expiry_consecutive_failures", "Passes of retention that failed in a row. Alert on it.", nil},
 		{"views_compaction_consecutive_failures", "Passes of compaction that failed in a row. Alert on it.", nil},
+		{"sample_appended_total", "Samples and native histograms appended to the exact copy, by how they came.", []string{"order"}},
+		{"sample_repeated_total", "Samples for whose time the exact copy had one already.", nil},
+		{"sample_refused_total", "Samples that the exact copy does not have. Answers from it that reach back to them are refused.", nil},
+		{"sample_exemplars_total", "Exemplars of the exact copy, by what became of them.", []string{"result"}},
+		{"sample_head_series", "Series that the exact copy holds in memory.", nil},
+		{"sample_blocks", "Blocks of the exact copy on disk.", nil},
+		{"sample_disk_bytes", "Size of the exact copy on disk.", nil},
 	} {
 		c.desc[d.name] = prometheus.NewDesc("tidemark_"+d.name, d.help, d.labels, nil)
 	}
@@ -99,6 +106,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge("log_free_bytes", float64(c.n.gate.free.Load()))
 	gauge("series", float64(c.n.index.Len()))
 	gauge("views_disk_bytes", float64(c.n.views.Bytes()))
+	c.copy(gauge, counter)
 	c.maintenance(gauge, counter)
 	c.panes(gauge, counter)
 }
@@ -159,6 +167,28 @@ func (c *collector) panes(gauge, counter func(string, float64, ...string)) {
 	for result, n := range results {
 		counter("pane_samples_total", float64(n), result)
 	}
+}
+
+func (c *collector) copy(gauge, counter func(string, float64, ...string)) {
+	x := c.n.copy
+	if x == nil {
+		return
+	}
+	applied, _ := x.samples.Applied()
+	gauge("projection_applied_seq", float64(applied), x.samples.Name())
+	gauge("projection_durable_seq", float64(x.samples.Durable()), x.samples.Name())
+	gauge("projection_lag_seconds", x.lag.lag(c.n.gate.now()).Seconds(), x.samples.Name())
+	gauge("projection_checkpoint_consecutive_failures", float64(x.samples.CheckpointFailures()), x.samples.Name())
+	s := x.samples.Stats()
+	counter("sample_appended_total", float64(s.Appended), "in_order")
+	counter("sample_appended_total", float64(s.Late), "late")
+	counter("sample_repeated_total", float64(s.Repeated))
+	counter("sample_refused_total", float64(s.Refused))
+	counter("sample_exemplars_total", float64(s.Exemplars), "appended")
+	counter("sample_exemplars_total", float64(s.ExemplarsRefused), "refused")
+	gauge("sample_head_series", float64(s.HeadSeries))
+	gauge("sample_blocks", float64(s.Blocks))
+	gauge("sample_disk_bytes", float64(s.Bytes))
 }
 
 func boolean(b bool) float64 {

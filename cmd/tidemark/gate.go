@@ -32,7 +32,7 @@ const (
 // that no bucket closes by the clock before what the senders hold back has arrived.
 type gate struct {
 	events  *log.Log
-	lag     *lagMeter
+	lag     lagMeters
 	ready   func() bool   // the projections have caught up once; before that lag refuses nothing
 	maxLag  time.Duration // 0: any
 	path    string        // of the log, for the free space

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -176,8 +177,9 @@ func TestHealKeepsItsBase(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := &keeper{
-		events: g.events, panes: g.panes, views: g.views, bases: offlinePath + "/base", logger: discard(),
+		events: g.events, durable: g.panes.Durable, views: g.views, bases: offlinePath + "/base", logger: discard(),
 		limits: func() limits { return limits{size: 1} }, since: g.events.Head(),
+		planning: new(sync.Mutex), settled: func() bool { return true }, wanted: g.panes.Wanted,
 	}
 	ctx := offlineContext(t)
 	if err := g.runner.Wait(ctx, k.since); err != nil {

@@ -30,6 +30,7 @@ import (
 // own: the real parts, without HTTP.
 type kept struct {
 	keeper
+	panes  *pane.Projection
 	fs     vfs.FS
 	index  *series.Index
 	runner *projections.Runner
@@ -88,7 +89,8 @@ func startKeptOn(t *testing.T, disk vfs.FS, bounds limits) *kept {
 	if err := k.runner.Restore(); err != nil {
 		t.Fatal(err)
 	}
-	k.planning, k.settled = new(sync.Mutex), func() bool { return true }
+	k.planning, k.settled, k.wanted = new(sync.Mutex), func() bool { return true }, func() log.Seq { return math.MaxUint64 }
+	k.durable = k.panes.Durable
 	k.bases, k.logger, k.limits = "/data/base", slog.New(slog.DiscardHandler), func() limits { return k.bounds }
 	ctx, cancel := context.WithCancel(context.Background())
 	k.cancel = cancel

@@ -59,3 +59,19 @@ func (m *lagMeter) lag(now time.Time) time.Duration {
 	}
 	return now.Sub(m.heads[0].at)
 }
+
+// lagMeters tell the lag of whatever is furthest behind.
+type lagMeters []*lagMeter
+
+func (m lagMeters) look(now time.Time) {
+	for _, one := range m {
+		one.look(now)
+	}
+}
+
+func (m lagMeters) lag(now time.Time) (worst time.Duration) {
+	for _, one := range m {
+		worst = max(worst, one.lag(now))
+	}
+	return worst
+}

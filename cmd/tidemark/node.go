@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,7 @@ import (
 const (
 	logDir   = "log"
 	viewsDir = "views"
+	copyDir  = "sample"
 	baseDir  = "base"
 )
 
@@ -50,6 +52,7 @@ type node struct {
 	panes   *pane.Projection
 	windows *bucket.Windows
 	runner  *projections.Runner
+	copy    *exactCopy // nil: none is kept
 	ticker  *pane.Ticker
 	gate    *gate
 	fills   *pane.Backfiller
@@ -99,13 +102,20 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	if err := n.openViews(); err != nil {
 		return nil, errors.Join(err, n.events.Close())
 	}
+	if err := n.openCopy(cfg.Exact); err != nil {
+		return nil, errors.Join(err, n.views.Close(), n.events.Close())
+	}
 	n.lag = newLagMeter(n.events, n.panes)
+	lags := lagMeters{n.lag}
+	if n.copy != nil {
+		lags = append(lags, n.copy.lag)
+	}
 	n.keeper = &keeper{
-		events: n.events, panes: n.panes, views: n.views, bases: n.basesPath(), limits: n.limits, logger: logger, since: n.events.Head(),
-		planning: &n.planning, settled: n.settled,
+		events: n.events, durable: n.durable, views: n.views, bases: n.basesPath(), limits: n.limits, logger: logger, since: n.events.Head(),
+		planning: &n.planning, settled: n.settled, wanted: n.panes.Wanted,
 	}
 	n.gate = &gate{
-		events: n.events, lag: n.lag, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
+		events: n.events, lag: lags, ready: n.replayed, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
 		freeBytes: f.around.freeBytes, waiting: n.panes.Waiting, maxWaiting: maxWaiting, full: n.keeper.full,
 	}
 	if n.gate.freeBytes == nil {
@@ -258,7 +268,7 @@ func (n *node) restoreViews() error {
 
 // close closes the stores, after everything has stopped.
 func (n *node) close() error {
-	return errors.Join(n.views.Close(), n.events.Close())
+	return errors.Join(n.copy.close(), n.views.Close(), n.events.Close())
 }
 
 // startUp marks the start in the log, puts the plan in force and opens the gate. Then it waits until ctx ends.
@@ -371,8 +381,8 @@ func (n *node) reload(ctx context.Context) error {
 		}
 	}
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: time.Now(), report: report, ok: true})
-	if cfg.Exact.Upstream.String() != old.cfg.Exact.Upstream.String() {
-		n.logger.Warn("exact.upstream has changed; the change takes effect at the next start")
+	if !reflect.DeepEqual(cfg.Exact, old.cfg.Exact) {
+		n.logger.Warn("exact has changed; the change takes effect at the next start")
 	}
 	if err := n.runner.Wait(ctx, seq); err != nil {
 		return fmt.Errorf("apply the plan: %w", err)
@@ -400,7 +410,7 @@ func (n *node) Reasons() []string {
 	if k := n.panes.CheckpointFailures(); k >= failuresToReport {
 		reasons = append(reasons, fmt.Sprintf("projection %s failed to write its last %d checkpoints", n.panes.Name(), k))
 	}
-	return append(reasons, n.keeper.reasons()...)
+	return append(append(reasons, n.copy.reasons()...), n.keeper.reasons()...)
 }
 
 // configText is the configuration in force, without secrets.

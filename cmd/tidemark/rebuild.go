@@ -25,6 +25,7 @@ type rebuild struct {
 	fs         vfs.FS
 	path       string // of the storage
 	projection string
+	configFile string
 	until      uint64 // 0: the end of the log
 	workers    int
 	verify     bool
@@ -39,7 +40,8 @@ func newRebuild(app *kingpin.Application) command {
 	c := app.Command("rebuild", "Fold the log into fresh views and put them in the place of those that stand: from the newest base on, or from the first event "+
 		"where there is none. No service may run. When it is interrupted, the next one goes on.")
 	storageFlag(c, &r.path)
-	c.Flag("projection", "What to fold.").Default("pane").EnumVar(&r.projection, "pane")
+	c.Flag("projection", "What to fold: the panes, or the exact copy.").Default("pane").EnumVar(&r.projection, "pane", "sample")
+	c.Flag("config.file", "Configuration file, for the retention of the exact copy.").Default(defaultConfigFile).StringVar(&r.configFile)
 	c.Flag("until-seq", "Last event to fold; a start replays the rest. 0 = the end of the log.").Default("0").Uint64Var(&r.until)
 	c.Flag("workers", "Goroutines that fold. 0 = one for each CPU.").Default("0").IntVar(&r.workers)
 	c.Flag("verify", "Compare with the views that stand, and leave them in place. Exit code 1 if they differ.").BoolVar(&r.verify)
@@ -58,18 +60,29 @@ func (r *rebuild) run(ctx context.Context, stdout, stderr io.Writer) (err error)
 	}
 	defer func() { err = errors.Join(err, o.close()) }()
 	o.healer.progress, o.healer.now = stderr, r.now
-	start, err := o.start()
-	if err != nil {
-		return err
-	}
 	through := o.events.Head()
 	if r.until != 0 {
 		through = log.Seq(r.until)
 	}
-	switch {
-	case through > o.events.Head():
+	if through > o.events.Head() {
 		return &exitError{exitUsage, fmt.Errorf("--until-seq: sequence %d: the log ends at sequence %d", through, o.events.Head())}
-	case start.base != nil && through < start.newest:
+	}
+	switch {
+	case r.projection == "sample" && r.healing:
+		return &exitError{exitUsage, errors.New("--heal is about panes: the exact copy takes late samples as they come")}
+	case r.projection == "sample":
+		return r.rebuildCopy(ctx, o, through, stdout, stderr)
+	}
+	return r.rebuildPanes(ctx, o, through, stdout, stderr)
+}
+
+// rebuildPanes folds the log into fresh views.
+func (r *rebuild) rebuildPanes(ctx context.Context, o *offline, through log.Seq, stdout, stderr io.Writer) error {
+	start, err := o.start()
+	if err != nil {
+		return err
+	}
+	if start.base != nil && through < start.newest {
 		return &exitError{exitUsage, fmt.Errorf("--until-seq: sequence %d is below the base from which a rebuild starts, which reflects sequence %d", through, start.newest)}
 	}
 	if err := bucket.Settle(o.viewsPath(), o.viewsOptions()); err != nil {

@@ -262,6 +262,8 @@ func (f *serveFlags) runGroup(
 	add(n.outlive(n.runBackfills))
 	add(n.outlive(n.runner.Run))
 	add(n.outlive(n.panes.Run))
+	add(n.copy.follow)
+	add(n.copy.run)
 	add(n.events.Run)
 	err := g.Run()
 	switch {
@@ -272,7 +274,7 @@ func (f *serveFlags) runGroup(
 	case err != nil && !errors.Is(err, http.ErrServerClosed):
 		return err
 	}
-	return n.stopped() // nil, unless a projection had stopped before all else did
+	return errors.Join(n.stopped(), n.copy.stopped()) // nil, unless a projection had stopped before all else did
 }
 
 // faults keeps what members of a run.Group return, which itself tells of the first that ends only: a last checkpoint fails
@@ -358,8 +360,13 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		}
 		opts.Upstream = up
 	}
+	var exact query.Exact
+	if n.copy != nil {
+		exact = n.copy.samples
+		opts.ExactCopy, opts.Metadata = true, n.copy.samples
+	}
 	engine := query.New(n.panes, query.Options{
-		Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,
+		Exact: exact, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,
 		SubqueryStep: func(int64) int64 { return time.Duration(cfg.EvaluationInterval).Milliseconds() },
 		Registerer:   n.registry, Records: n.windows,
 	})

@@ -56,6 +56,9 @@ func openService(t *testing.T, s setup) (*hosted, error) {
 		s.dir = t.TempDir()
 	}
 	config := filepath.Join(s.dir, "tidemark.yml")
+	if !strings.Contains(s.config, "exact:") {
+		s.config += "\nexact: {local: false}\n" // tests that do not name an exact source are about panes
+	}
 	if err := os.WriteFile(config, []byte(s.config), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"tidemark/log"
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
-	"tidemark/projections/plan"
+	"tidemark/projections/sample"
 	"tidemark/projections/series"
 )
 
@@ -84,6 +84,9 @@ func truncateLog(ctx context.Context, dir string, through log.Seq) (result trunc
 	} else if heal > 0 {
 		return result, fmt.Errorf("the views reflect the log up to %d, and the heal at %d needs the base that stands: start the service and let it catch up, or run `tidemark rebuild`", at.From, heal)
 	}
+	if err := checkCopyDurable(dir, through); err != nil {
+		return result, err
+	}
 	base, err := views.Seal(filepath.Join(dir, baseDir), uint64(events.Floor()))
 	if err != nil {
 		return result, err
@@ -95,40 +98,13 @@ func truncateLog(ctx context.Context, dir string, through log.Seq) (result trunc
 	return result, events.Reclaim(ctx)
 }
 
-// wantedEvent returns the first event that the streams need that are being folded from the log, as far as plans say that the views
-// know, and those behind them.
-func wantedEvent(events *log.Log, panes *pane.Projection, applied log.Seq) (log.Seq, error) {
-	wanted := panes.Wanted()
-	known := make(map[plan.StreamID]struct{})
-	for i := range panes.Plan().Streams {
-		known[panes.Plan().Streams[i].ID] = struct{}{}
+// checkCopyDurable refuses to remove events that the exact copy has not, if there is one.
+func checkCopyDurable(dir string, through log.Seq) error {
+	at, ok, err := sample.Noted(filepath.Join(dir, copyDir))
+	if err == nil && ok && at.Durable < through {
+		err = fmt.Errorf("the exact copy reflects the log up to %d only: start the service and let it catch up, or delete %s", at.Durable, filepath.Join(dir, copyDir))
 	}
-	for r := events.NewReader(max(applied+1, events.Floor())); ; {
-		ev, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return wanted, nil
-		}
-		if err != nil {
-			return 0, err
-		}
-		body, ok := ev.Body.(*log.Plan)
-		if !ok {
-			continue
-		}
-		p, err := plan.Decode(body.Spec)
-		if err != nil {
-			return 0, fmt.Errorf("event %d: %w", ev.Seq, err)
-		}
-		now := make(map[plan.StreamID]struct{})
-		for i := range p.Streams {
-			id := p.Streams[i].ID
-			if _, ok := known[id]; !ok && p.FromSeq > 0 {
-				wanted = min(wanted, log.Seq(p.FromSeq))
-			}
-			now[id] = struct{}{}
-		}
-		known = now
-	}
+	return err
 }
 
 // healAfter returns the first heal in the log after a sequence, or 0.

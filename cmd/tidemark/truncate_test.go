@@ -19,6 +19,7 @@ import (
 )
 
 const truncateConfig = `
+exact: {local: false}
 materializations:
   - name: m_1m
     expr: sum_over_time(m[1m])

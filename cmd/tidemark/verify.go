@@ -14,6 +14,7 @@ import (
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
+	"tidemark/projections/sample"
 )
 
 func newLogVerify(app *kingpin.Application) command {
@@ -94,6 +95,14 @@ func reconcile(fs vfs.FS, path, aside string, stdout io.Writer) (err error) {
 		// Below the floor the base is the only copy, and it cannot be taken back to an earlier sequence.
 		return fmt.Errorf("no service can start from it: base %s reflects sequence %d, and the log is left with %d to %d; "+
 			"what the base holds of the events in between cannot be taken out of it. Restore the log and the base from one backup", start.base.Path, start.newest, floor, head)
+	}
+	if at, ok, err := sample.Noted(fs.PathJoin(path, copyDir)); err != nil {
+		return err
+	} else if ok && at.Newest > head {
+		why := fmt.Sprintf("the exact copy reflects sequence %d, which is beyond the end of the log, %d", at.Newest, head)
+		if err := o.moveAside(copyDir, aside, why, stdout); err != nil {
+			return err
+		}
 	}
 	return o.reconcileViews(head, aside, stdout)
 }

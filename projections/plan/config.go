@@ -40,8 +40,11 @@ const (
 // Defaults. The retention is that of an entry without one, and of every rule.
 const (
 	DefaultRetention = Duration(7 * 24 * time.Hour)
-	DefaultLookback  = Duration(5 * time.Minute)
-	DefaultMaxFuture = Duration(10 * time.Minute)
+	// DefaultExactRetention is that of the exact copy, and MinExactRetentionMillis the least: a block's width.
+	DefaultExactRetention   = Duration(15 * 24 * time.Hour)
+	MinExactRetentionMillis = 2 * 60 * 60 * 1000
+	DefaultLookback         = Duration(5 * time.Minute)
+	DefaultMaxFuture        = Duration(10 * time.Minute)
 )
 
 // Config is tidemark.yml, and the two settings of the plan that are flags.
@@ -81,8 +84,10 @@ type Entry struct {
 
 // Exact says where queries are answered that panes cannot answer.
 type Exact struct {
-	Local    bool `yaml:"local"`    // keep an exact copy of the samples
-	Upstream URL  `yaml:"upstream"` // a Prometheus with the same samples; zero for none
+	Local     bool     `yaml:"local"`     // keep an exact copy of the samples; by default, where there is no upstream
+	Retention Duration `yaml:"retention"` // of the copy, counted back from its newest sample
+	MaxSize   Bytes    `yaml:"max_size"`  // of the copy on disk
+	Upstream  URL      `yaml:"upstream"`  // a Prometheus with the same samples; zero for none
 }
 
 // Query holds the settings of the query planner.
@@ -107,7 +112,7 @@ type LogLimits struct {
 func Default() *Config {
 	return &Config{
 		ExperimentLabel: "experiment",
-		Exact:           Exact{Local: true},
+		Exact:           Exact{Local: true, Retention: DefaultExactRetention, MaxSize: 50 << 30},
 		Query:           Query{Unpublished: UnpublishedLive},
 		Timers: Timers{
 			IdleTimeout: Duration(time.Minute),
@@ -166,6 +171,9 @@ func parse(text []byte, file string) (*Config, error) {
 		return nil, err
 	}
 	c.root = root
+	if !c.Exact.Upstream.IsZero() && !c.has("exact", "local") {
+		c.Exact.Local = false
+	}
 	for i := range c.Materializations {
 		c.entryDefaults(i)
 	}

@@ -80,11 +80,15 @@ func (c *Config) validateTop(p *problems) {
 		{[]any{"correction_horizon"}, c.CorrectionHorizon, 0},
 		{[]any{"clock_skew"}, c.ClockSkew, 0},
 		{[]any{"log", "retention"}, c.Log.Retention, 1},
+		{[]any{"exact", "retention"}, c.Exact.Retention, MinExactRetentionMillis},
 		{[]any{"evaluation_interval"}, c.EvaluationInterval, MinPaneMillis},
 		{[]any{"--query.lookback-delta"}, c.Lookback, 1},
 		{[]any{"--write.max-future"}, c.MaxFuture, 0},
 	} {
 		p.duration(d.path, d.v, d.min)
+	}
+	if c.Exact.MaxSize <= 0 {
+		p.add([]any{"exact", "max_size"}, "%s, at least 1B", c.Exact.MaxSize)
 	}
 	if c.Log.MaxSize <= 0 {
 		p.add([]any{"log", "max_size"}, "%s, at least 1B", c.Log.MaxSize)

@@ -58,6 +58,7 @@ func (r *rewriter) aggregate(slot *parser.Expr, n *parser.AggregateExpr, before 
 		return
 	}
 	if l.aggregation = aggregationOf(n, l.fn); l.aggregation != nil {
+		l.place = append(l.place, replaced{slot, n})
 		*slot = stand(n, l)
 	}
 }

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
@@ -24,7 +26,7 @@ func (e *Engine) answer(ctx context.Context, c Common, s steps, newQuery queryMa
 	defer cancel()
 
 	res, err := e.evaluate(ctx, c, s, newQuery)
-	e.metrics.observe(err)
+	e.metrics.observe(res, err)
 	return res, err
 }
 
@@ -45,25 +47,34 @@ func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery query
 // evaluateOnce evaluates the request. Direct, parts of its expression are read from records as wholes, and aggregations are
 // evaluated with their leaves; otherwise the engine is given every leaf. Errors are errUnfit only where direct.
 func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery queryMaker, direct bool) (*Result, error) {
-	values := results{}
-	q, parts, d, err := e.prepare(ctx, c, s, newQuery, values, direct)
+	from := &feed{values: results{}}
+	q, parts, d, err := e.prepare(ctx, c, s, newQuery, from, direct)
 	if err != nil {
 		return nil, err
 	}
-	leaves := make([]*leaf, len(parts))
-	for i, p := range parts {
-		if p.miss != nil {
+	var leaves []*leaf
+	for i := range parts {
+		switch p := &parts[i]; {
+		case p.raw:
+		case p.miss != nil:
 			return nil, p.miss
+		default:
+			leaves = append(leaves, p.leaf)
 		}
-		leaves[i] = p.leaf
 	}
-	res := &Result{Route: RouteWarm, CompleteThrough: math.MaxInt64, query: q}
-	res.Stats.Leaves = len(leaves)
-	if err := e.fill(ctx, leaves, d, values, res); err != nil {
+	res := &Result{CompleteThrough: math.MaxInt64, query: q}
+	if err := e.fill(ctx, leaves, d, from.values, res); err != nil {
+		return nil, err
+	}
+	if err := e.route(ctx, parts, c, from, res); err != nil {
 		return nil, err
 	}
 
 	out := q.Exec(ctx)
+	if miss := from.missed(); miss != nil {
+		q.Close()
+		return nil, miss
+	}
 	if out.Err != nil {
 		q.Close()
 		return nil, out.Err
@@ -85,12 +96,8 @@ func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s
 	if err := checkSelectors(stmt.Expr); err != nil {
 		return nil, nil, &BadDataError{err}
 	}
-	lookback := e.opts.LookbackDelta
-	if c.LookbackDelta > 0 {
-		lookback = c.LookbackDelta
-	}
 	// A sample at the evaluation time itself counts whatever the lookback.
-	r := rewriter{direct: direct, lookback: max(1, millis(lookback)), defaultStep: e.opts.SubqueryStep}
+	r := rewriter{direct: direct, lookback: max(1, millis(e.lookback(c))), defaultStep: e.opts.SubqueryStep}
 	x, err := e.index()
 	if err != nil {
 		return nil, nil, &SourceError{err}
@@ -109,14 +116,31 @@ func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s
 	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}}
 	for i := range r.parts {
 		p := &r.parts[i]
-		if p.leaf == nil {
-			continue
+		exact := e.opts.Exact != nil && !x.readsNames(p.node)
+		if p.leaf != nil {
+			p.leaf.exact = exact
+			if exact && c.Exact {
+				p.miss = p.leaf.miss(reasonAsked, "the exact copy was asked for")
+			} else if err := d.provide(ctx, p.leaf, nil); err != nil && !errors.As(err, &p.miss) {
+				return nil, nil, err
+			}
 		}
-		if err := d.provide(ctx, p.leaf, nil); err != nil && !errors.As(err, &p.miss) {
-			return nil, nil, err
+		if p.miss != nil && exact {
+			p.raw = true
+			if p.leaf != nil {
+				p.leaf.turnRaw(p.miss)
+			}
 		}
 	}
 	return r.parts, d, nil
+}
+
+// lookback is that of instant selectors.
+func (e *Engine) lookback(c Common) time.Duration {
+	if c.LookbackDelta > 0 {
+		return c.LookbackDelta
+	}
+	return e.opts.LookbackDelta
 }
 
 // index returns the streams of the plan in force.
@@ -146,10 +170,14 @@ func (e *Engine) fill(ctx context.Context, leaves []*leaf, d *demand, values res
 			if l.first == nil {
 				l.first = miss.why
 			}
-			if res.Stats.Reads >= maxAttempts || l.chosen+1 >= len(l.streams) {
+			switch {
+			case res.Stats.Reads < maxAttempts && l.chosen+1 < len(l.streams):
+				l.chosen++
+			case l.exact:
+				l.turnRaw(l.first)
+			default:
 				return l.first // of the stream that should have answered
 			}
-			l.chosen++
 		}
 		if err := d.renew(ctx, leaves, res.Stats.Reads >= maxAttempts-1); err != nil {
 			return err
@@ -229,43 +257,55 @@ func (d *demand) inners() []*inner {
 // fill evaluates leaves, given what was read for each, into values. What the names stand for that they read is evaluated.
 func (v *evaluation) fill(leaves []*leaf, read map[*leaf]*Answer, values results) (*leafMiss, error) {
 	for _, l := range leaves {
-		if l.whole != nil {
+		switch {
+		case l.raw != nil:
+			continue
+		case l.whole != nil:
 			values[l.mark] = l.whole.result()
 			continue
 		}
-		var series []Series
-		switch a := read[l]; {
-		case a != nil:
-			if miss := l.check(a); miss != nil {
-				return &leafMiss{l, miss}, nil
-			}
-			series = a.Series
-		case len(l.named) > 0:
-			series = l.recorded()
-		}
-		out, err := v.leaf(l, series)
+		out, err := v.readLeaf(l, read[l])
 		var miss *MissError
-		if errors.As(err, &miss) {
+		switch {
+		case errors.As(err, &miss) && l.exact && l.chosen+1 >= len(l.streams):
+			l.turnRaw(miss)
+		case miss != nil:
 			return &leafMiss{l, miss}, nil
-		}
-		if err != nil {
+		case err != nil:
 			return nil, err
+		default:
+			out.steps = l.steps
+			values[l.mark] = out
 		}
-		values[l.mark] = out
 	}
 	return nil, nil
 }
 
-// queryMaker parses and preprocesses an expression; nothing is read at that time.
-type queryMaker func(context.Context, results) (promql.Query, error)
+// readLeaf evaluates one leaf over what was read for it. The error is a *MissError, or ends the request.
+func (v *evaluation) readLeaf(l *leaf, a *Answer) (result, error) {
+	var series []Series
+	switch {
+	case a != nil:
+		if miss := l.check(a); miss != nil {
+			return result{}, miss
+		}
+		series = a.Series
+	case len(l.named) > 0:
+		series = l.recorded()
+	}
+	return v.leaf(l, series)
+}
 
-// prepare makes the engine's query, with its leaves replaced, and finds the streams for them. What the engine will read in
-// the place of leaves is to be put into values.
-func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryMaker, values results, direct bool) (promql.Query, []part, *demand, error) {
+// queryMaker parses and preprocesses an expression; nothing is read at that time.
+type queryMaker func(context.Context, storage.Queryable) (promql.Query, error)
+
+// prepare makes the engine's query, with its leaves replaced, and finds the streams for them. The engine will read from from; its
+// values are to be filled.
+func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryMaker, from *feed, direct bool) (promql.Query, []part, *demand, error) {
 	if err := checkSize(c.Expr); err != nil {
 		return nil, nil, nil, &BadDataError{err}
 	}
-	q, err := newQuery(ctx, values)
+	q, err := newQuery(ctx, from)
 	if err != nil {
 		return nil, nil, nil, &BadDataError{err}
 	}

@@ -24,6 +24,7 @@ const checkEvery = 4096
 // result is what the engine will read in a leaf's place.
 type result struct {
 	series []promql.Series
+	steps  steps // at which the engine evaluates the leaf
 	notes  annotations.Annotations
 	err    error // of the engine's own, raised when the engine evaluates the leaf
 }

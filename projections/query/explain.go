@@ -20,6 +20,7 @@ type Part struct {
 	Stream     plan.StreamID // the stream that is asked first, if Miss is nil
 	PaneMillis int64         // its panes
 	Miss       *MissError    // why no stream answers the part
+	Exact      bool          // then the exact copy does
 }
 
 // ExplainInstant says how Instant would answer, without reading anything: the parts in the order of their evaluation. What
@@ -39,9 +40,9 @@ func (e *Engine) ExplainRange(ctx context.Context, p RangeParams) ([]Part, error
 }
 
 func (e *Engine) explain(ctx context.Context, c Common, s steps, newQuery queryMaker) ([]Part, error) {
-	q, parts, _, err := e.prepare(ctx, c, s, newQuery, results{}, true)
+	q, parts, _, err := e.prepare(ctx, c, s, newQuery, &feed{values: results{}}, true)
 	if errors.Is(err, errUnfit) {
-		q, parts, _, err = e.prepare(ctx, c, s, newQuery, results{}, false)
+		q, parts, _, err = e.prepare(ctx, c, s, newQuery, &feed{values: results{}}, false)
 	}
 	if err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func (e *Engine) explain(ctx context.Context, c Common, s steps, newQuery queryM
 
 func explainPart(p part) Part {
 	if p.leaf == nil {
-		return Part{Node: p.miss.Node, Miss: p.miss}
+		return Part{Node: p.miss.Node, Miss: p.miss, Exact: p.raw}
 	}
 	l, times := p.leaf, p.leaf.dataTimes()
 	if l.whole != nil {
@@ -67,7 +68,7 @@ func explainPart(p part) Part {
 	}
 	out := Part{
 		Node: l.text, Func: l.fn.String(), WindowMillis: l.window,
-		FirstMillis: times.start, LastMillis: times.end, StepMillis: times.every, Miss: p.miss,
+		FirstMillis: times.start, LastMillis: times.end, StepMillis: times.every, Miss: p.miss, Exact: p.raw,
 	}
 	if times.count() > 0 {
 		out.LastMillis = times.last()

@@ -27,7 +27,11 @@ type leaf struct {
 
 	aggregation *aggregation // of its results, evaluated with it; nil: none
 
-	mark *labels.Matcher // on the synthetic selector that stands for it in the expression
+	mark  *labels.Matcher // on the synthetic selector that stands for it in the expression
+	place []replaced      // where that stands; none for one that is answered from a record
+
+	exact bool       // the exact source can answer it
+	raw   *MissError // set: it does, and why panes do not
 
 	whole *whole // the record that answers it, instead of all that follows
 

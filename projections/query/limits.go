@@ -89,11 +89,14 @@ func newMetrics(reg prometheus.Registerer) metrics {
 	return m
 }
 
-func (m metrics) observe(err error) {
+func (m metrics) observe(res *Result, err error) {
 	var miss *MissError
 	switch {
 	case err == nil:
-		m.answers.WithLabelValues(RouteWarm).Inc()
+		m.answers.WithLabelValues(res.Route).Inc()
+		if res.Miss != "" {
+			m.misses.WithLabelValues(res.Miss).Inc()
+		}
 	case errors.As(err, &miss):
 		m.misses.WithLabelValues(miss.Reason).Inc()
 	}

@@ -253,7 +253,7 @@ func (d *demand) renew(ctx context.Context, leaves []*leaf, bypass bool) error {
 		}
 	}
 	for _, l := range leaves {
-		if len(l.reads) == 0 && l.whole == nil {
+		if len(l.reads) == 0 && l.whole == nil || l.raw != nil {
 			d.leaves++
 			continue
 		}

@@ -13,14 +13,19 @@ import (
 	"github.com/prometheus/common/promslog"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/stats"
 
 	"tidemark/log"
 	"tidemark/projections/plan"
 )
 
-// RouteWarm is the route of an answer that comes from published buckets alone, or needs none.
-const RouteWarm = "warm"
+// The routes of an answer.
+const (
+	RouteWarm   = "warm"   // from published buckets alone, or it needs none
+	RouteHybrid = "hybrid" // some parts of the expression from panes, others from the exact copy
+	RouteLocal  = "local"  // from the exact copy alone
+)
 
 // Bounds of one request. What is beyond them is refused as bad data before anything is read.
 const (
@@ -44,6 +49,7 @@ type Options struct {
 	MaxConcurrency int                           // queries at one time, others wait; default 20
 	SubqueryStep   func(rangeMillis int64) int64 // ms, of subqueries that name none; default 1m
 	Records        Records                       // default: recorded windows are evaluated when they are read
+	Exact          Exact                         // default: what panes cannot answer is a miss
 	Logger         *slog.Logger                  // default: none
 	Registerer     prometheus.Registerer         // default: metrics are kept and not registered
 }
@@ -76,6 +82,8 @@ type Common struct {
 	LookbackDelta time.Duration // of this query; ≤ 0: the engine's
 	Timeout       time.Duration // of this query; ≤ 0 or beyond the engine's: the engine's
 	Limit         int           // series in the answer; 0: no limit
+	Exact         bool          // the exact copy is to answer, if there is one, even what panes could
+	Published     bool          // what was acknowledged last need not be waited for
 }
 
 // InstantParams asks for the value of an expression at one time.
@@ -97,6 +105,7 @@ type Result struct {
 	Warnings, Infos []string // sorted, with positions in the expression as it was sent
 	Route           string
 	Seq             log.Seq // the log position that the answer reflects; 0 if it reads no series
+	Miss            string  // the reason why panes did not answer all of it; "" if they did
 	// CompleteThrough is the time up to which barriers prove the answer complete, ms: the least over the streams read.
 	// math.MinInt64 if no barrier proves anything, math.MaxInt64 if the answer reads no series.
 	CompleteThrough int64
@@ -111,6 +120,7 @@ func (r *Result) Close() { r.query.Close() }
 // Stats counts what an answer took.
 type Stats struct {
 	Leaves  int // parts of the expression that panes answered
+	Raw     int // parts that the exact copy answered
 	Reads   int // of the source
 	Series  int // read, over all requests of the last read
 	Samples int // held by the panes read
@@ -168,7 +178,7 @@ func (e *Engine) Range(ctx context.Context, p RangeParams) (*Result, error) {
 
 func (e *Engine) instant(p InstantParams) (steps, queryMaker) {
 	at := toMillis(p.Time)
-	return steps{start: at, end: at, every: 1}, func(ctx context.Context, r results) (promql.Query, error) {
+	return steps{start: at, end: at, every: 1}, func(ctx context.Context, r storage.Queryable) (promql.Query, error) {
 		return e.promql.NewInstantQuery(ctx, r, atStepOnly(), p.Expr, p.Time)
 	}
 }
@@ -178,7 +188,7 @@ func (e *Engine) ranged(p RangeParams) (steps, queryMaker, error) {
 	if every <= 0 {
 		return steps{}, nil, &BadDataError{errors.New("zero or negative query resolution step widths are not accepted. Try a positive integer")}
 	}
-	return steps{start: toMillis(p.Start), end: toMillis(p.End), every: every}, func(ctx context.Context, r results) (promql.Query, error) {
+	return steps{start: toMillis(p.Start), end: toMillis(p.End), every: every}, func(ctx context.Context, r storage.Queryable) (promql.Query, error) {
 		return e.promql.NewRangeQuery(ctx, r, atStepOnly(), p.Expr, p.Start, p.End, p.Step)
 	}, nil
 }

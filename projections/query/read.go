@@ -53,7 +53,7 @@ func requests(leaves []*leaf) (reqs []Request, of []int) {
 next:
 	for i, l := range leaves {
 		of[i] = -1
-		if l.steps.count() == 0 || len(l.reads) > 0 || l.whole != nil {
+		if l.steps.count() == 0 || len(l.reads) > 0 || l.whole != nil || l.raw != nil {
 			continue
 		}
 		r := l.request()

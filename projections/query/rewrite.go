@@ -39,6 +39,14 @@ func (r *rewriter) checkInner(maxSamples int) error {
 type part struct {
 	leaf *leaf
 	miss *MissError
+	node parser.Node // of the expression as it was sent
+	raw  bool        // the exact source answers it: its node stands in the expression, and the engine evaluates it
+}
+
+// replaced is a leaf's place in the expression, and what stood there.
+type replaced struct {
+	slot     *parser.Expr
+	original parser.Expr
 }
 
 // rewrite walks the expression in slot, which the engine evaluates at s, in the order in which the engine does.
@@ -109,13 +117,16 @@ func (r *rewriter) call(slot *parser.Expr, n *parser.Call, s steps) {
 }
 
 func (r *rewriter) miss(node parser.Node, reason, format string, args ...any) {
-	r.parts = append(r.parts, part{miss: &MissError{Reason: reason, Detail: fmt.Sprintf(format, args...), Node: node.String()}})
+	r.parts = append(r.parts, part{node: node, miss: &MissError{Reason: reason, Detail: fmt.Sprintf(format, args...), Node: node.String()}})
 }
 
 // instant makes a leaf of an instant selector. The synthetic selector keeps the name and the matchers as written, because
 // absent() takes the labels of its result from them.
 func (r *rewriter) instant(slot *parser.Expr, vs *parser.VectorSelector, s steps) {
-	l := r.add(vs, vs, accum.Instant, r.lookback, s)
+	l, ok := r.add(slot, vs, vs, accum.Instant, r.lookback, s)
+	if !ok {
+		return
+	}
 	l.lookback = true
 	*slot = &parser.VectorSelector{
 		Name:          vs.Name,
@@ -126,7 +137,10 @@ func (r *rewriter) instant(slot *parser.Expr, vs *parser.VectorSelector, s steps
 
 // timestamp makes a leaf of timestamp(selector): it needs the times of samples where the synthetic selector has steps.
 func (r *rewriter) timestamp(slot *parser.Expr, n *parser.Call, vs *parser.VectorSelector, s steps) {
-	l := r.add(n, vs, accum.Timestamp, r.lookback, s)
+	l, ok := r.add(slot, n, vs, accum.Timestamp, r.lookback, s)
+	if !ok {
+		return
+	}
 	l.lookback = true
 	if vs.Timestamp != nil {
 		// For this one function the engine drops the offset where there is an @.
@@ -153,7 +167,10 @@ func (r *rewriter) overTime(slot *parser.Expr, n *parser.Call, at int, m *parser
 			return
 		}
 	}
-	l := r.add(n, vs, fn, millis(m.Range), s)
+	l, ok := r.add(slot, n, vs, fn, millis(m.Range), s)
+	if !ok {
+		return
+	}
 	l.arg = arg
 	l.selPos = n.Args[0].PositionRange()
 	if len(n.Args) > 1 {
@@ -162,9 +179,14 @@ func (r *rewriter) overTime(slot *parser.Expr, n *parser.Call, at int, m *parser
 	*slot = standIn(n, l)
 }
 
-// add makes the leaf for node, which reads vs at s through windows of the given width.
-func (r *rewriter) add(node parser.Node, vs *parser.VectorSelector, fn accum.Func, window int64, s steps) *leaf {
-	l := &leaf{
+// add makes the leaf for node, which stands in slot and reads vs at s through windows of the given width. ok is false if it cannot
+// be one.
+func (r *rewriter) add(slot *parser.Expr, node parser.Node, vs *parser.VectorSelector, fn accum.Func, window int64, s steps) (l *leaf, ok bool) {
+	if vs.Anchored || vs.Smoothed {
+		r.miss(node, ReasonUnsupportedFunction, "anchored and smoothed selectors read beyond their window")
+		return nil, false
+	}
+	l = &leaf{
 		text:     node.String(),
 		fn:       fn,
 		matchers: vs.LabelMatchers,
@@ -173,13 +195,10 @@ func (r *rewriter) add(node parser.Node, vs *parser.VectorSelector, fn accum.Fun
 		offset:   millis(vs.Offset),
 		pinned:   vs.Timestamp != nil,
 		mark:     labels.MustNewMatcher(labels.MatchNotEqual, leafLabel, ""),
+		place:    []replaced{{slot, *slot}},
 	}
-	if vs.Anchored || vs.Smoothed {
-		r.miss(node, ReasonUnsupportedFunction, "anchored and smoothed selectors read beyond their window")
-	} else {
-		r.parts = append(r.parts, part{leaf: l})
-	}
-	return l
+	r.parts = append(r.parts, part{node: node, leaf: l})
+	return l, true
 }
 
 // standIn returns what the engine evaluates in the place of the call n. The unary plus changes no value; it keeps the

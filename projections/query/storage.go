@@ -26,17 +26,22 @@ func (r results) Querier(_, _ int64) (storage.Querier, error) { return r, nil }
 func (r results) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	for _, m := range matchers {
 		if out, ok := r[m]; ok {
-			if out.err != nil {
-				return &resultSet{series: []storage.Series{failing{out.err}}, notes: out.notes}
-			}
-			set := &resultSet{series: make([]storage.Series, len(out.series)), notes: out.notes}
-			for i, s := range out.series {
-				set.series[i] = promql.NewStorageSeries(s)
-			}
-			return set
+			return out.set()
 		}
 	}
 	return storage.ErrSeriesSet(fmt.Errorf("Q3: the engine selects %v, which no leaf stands for", matchers))
+}
+
+// set is what the engine reads.
+func (r *result) set() storage.SeriesSet {
+	if r.err != nil {
+		return &resultSet{series: []storage.Series{failing{r.err}}, notes: r.notes}
+	}
+	set := &resultSet{series: make([]storage.Series, len(r.series)), notes: r.notes}
+	for i, s := range r.series {
+		set.series[i] = promql.NewStorageSeries(s)
+	}
+	return set
 }
 
 // LabelValues implements storage.Querier. The engine asks for none.

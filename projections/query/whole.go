@@ -226,7 +226,7 @@ func (d *demand) provideWhole(ctx context.Context, l *leaf) error {
 
 // result is the record's part at the steps of the leaf.
 func (w *whole) result() result {
-	var out result
+	out := result{steps: w.in.steps}
 	for _, s := range w.in.matrix {
 		if !slices.ContainsFunc(w.filter, func(m *labels.Matcher) bool { return !m.Matches(s.Metric.Get(m.Name)) }) {
 			out.series = append(out.series, promql.Series{Metric: s.Metric, Floats: s.Floats})

@@ -27,6 +27,7 @@ type Forwarder interface {
 // Options of an API. The zero value is usable.
 type Options struct {
 	Upstream     Forwarder             // where misses go; nil: they are errors
+	ExactCopy    bool                  // the engine has an exact copy: it is asked first where the exact source is wanted
 	QueryTimeout time.Duration         // bound and default of the parameter timeout; 0 = DefaultQueryTimeout
 	Now          func() time.Time      // nil = time.Now
 	Registerer   prometheus.Registerer // nil: no metrics

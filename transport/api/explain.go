@@ -27,6 +27,7 @@ type explained struct {
 	Reads   []string     `json:"reads,omitempty"` // the names of materializations and recorded series that it reads
 	Stream  string       `json:"stream,omitempty"`
 	PaneMs  int64        `json:"pane_ms,omitempty"`
+	Source  string       `json:"source"` // panes, recorded or local; none if nothing here answers it
 	Missing *missingPart `json:"miss,omitempty"`
 }
 
@@ -86,12 +87,17 @@ func (a *API) explainEndpoint(x Explainer) endpoint.Endpoint {
 				Node: p.Node, Func: p.Func, Window: p.WindowMillis, First: p.FirstMillis, Last: p.LastMillis, Step: p.StepMillis,
 			}
 			if p.Miss != nil {
-				out[i].Missing = &missingPart{p.Miss.Reason, p.Miss.Detail}
+				out[i].Source, out[i].Missing = "none", &missingPart{p.Miss.Reason, p.Miss.Detail}
+				if p.Exact {
+					out[i].Source = query.RouteLocal
+				}
 				continue
 			}
 			if out[i].Reads = p.Reads; len(p.Reads) > 0 {
+				out[i].Source = "recorded"
 				continue
 			}
+			out[i].Source = "panes"
 			out[i].Stream, out[i].PaneMs = p.Stream.String(), p.PaneMillis
 		}
 		return map[string]any{"parts": out}, nil

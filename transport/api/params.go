@@ -248,15 +248,15 @@ const (
 	consistencyLive      = "live"      // open panes too
 )
 
-// checkConsistency checks the parameter of that name. Absent and published are the same today: what is answered from panes
-// is published.
-func (f *form) checkConsistency() *Error {
+// published reads the parameter consistency: whether the answer is to come from what is published, without waiting for the head of
+// the log.
+func (f *form) published() (bool, *Error) {
 	switch v := f.Get("consistency"); v {
-	case "", consistencyPublished:
-		return nil
-	case consistencyLive:
-		return invalidParam("consistency", errors.New("live reads of open panes are not available in this version; use published or leave it out"))
+	case "", consistencyLive:
+		return false, nil
+	case consistencyPublished:
+		return true, nil
 	default:
-		return invalidParam("consistency", fmt.Errorf("%q is neither published nor live", shorten(v)))
+		return false, invalidParam("consistency", fmt.Errorf("%q is neither published nor live", shorten(v)))
 	}
 }

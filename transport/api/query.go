@@ -71,6 +71,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, read func(*form, que
 		WriteError(w, err)
 		return
 	}
+	common.Exact = exactPlease(r)
 	question, err := read(f, common)
 	if err != nil {
 		WriteError(w, err)
@@ -92,11 +93,12 @@ func (a *API) common(f *form) (c query.Common, err *Error) {
 	if c.LookbackDelta, err = f.lookback(); err != nil {
 		return c, err
 	}
-	return c, f.checkConsistency()
+	c.Published, err = f.published()
+	return c, err
 }
 
 func (a *API) answer(ctx context.Context, w http.ResponseWriter, r *http.Request, f *form, question ask) {
-	if a.opts.Upstream != nil && exactPlease(r) {
+	if a.opts.Upstream != nil && !a.opts.ExactCopy && exactPlease(r) {
 		a.forward(ctx, w, r, f, missNoStore)
 		return
 	}
@@ -136,7 +138,7 @@ func (a *API) respond(w http.ResponseWriter, f *form, res *query.Result) {
 		WriteError(w, &Error{Type: TypeInternal, Err: err})
 		return
 	}
-	a.metrics.count(res.Route, missNone)
+	a.metrics.count(res.Route, res.Miss)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set(HeaderRoute, res.Route)

@@ -27,7 +27,9 @@ type ownStats struct {
 	Route           string  `json:"route"`
 	Seq             log.Seq `json:"seq"`
 	CompleteThrough *int64  `json:"completeThroughMs"` // null when no barrier proved anything, or nothing was read
+	Miss            string  `json:"miss,omitempty"`    // the reason why panes did not answer all of it
 	Leaves          int     `json:"leaves"`
+	Raw             int     `json:"raw"` // parts of the expression that the exact copy answered
 	Reads           int     `json:"reads"`
 	Series          int     `json:"series"`
 	Samples         int     `json:"samples"`
@@ -38,7 +40,7 @@ type ownStats struct {
 
 func statsOf(res *query.Result) *queryStats {
 	s := &queryStats{Tidemark: ownStats{
-		Route: res.Route, Seq: res.Seq, Leaves: res.Stats.Leaves, Reads: res.Stats.Reads,
+		Route: res.Route, Seq: res.Seq, Miss: res.Miss, Leaves: res.Stats.Leaves, Raw: res.Stats.Raw, Reads: res.Stats.Reads,
 		Series: res.Stats.Series, Samples: res.Stats.Samples, Columns: res.Stats.Columns,
 		Recorded: res.Stats.Recorded, Evaluated: res.Stats.Evaluated,
 	}}

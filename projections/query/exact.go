@@ -1,0 +1,154 @@
+package query
+
+// This file is data path 6 of 6: answer. It has the engine read samples themselves where panes do not answer.
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync/atomic"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+
+	"tidemark/projections/plan"
+)
+
+// reasonAsked stands where a miss says why panes did not answer, and whoever asked wanted it so.
+const reasonAsked = "no_store"
+
+// turnRaw leaves l to the exact source: the engine evaluates what stood in its place.
+func (l *leaf) turnRaw(why *MissError) {
+	l.raw = why
+	for _, at := range l.place {
+		*at.slot = at.original
+	}
+}
+
+// readsNames says whether a part of an expression may read what is recorded, which no exact source has.
+func (x *index) readsNames(node parser.Node) bool {
+	if node == nil {
+		return true // it stands for a record
+	}
+	found := false
+	parser.Inspect(node, func(n parser.Node, _ []parser.Node) error {
+		if vs, ok := n.(*parser.VectorSelector); ok {
+			names, mixed := plan.ReadNames(vs.LabelMatchers, x.names)
+			found = found || mixed || len(names) > 0
+		}
+		return nil
+	})
+	return found
+}
+
+// route says by which route the parts are answered, and prepares the engine to read those samples that panes do not stand for. What
+// was acknowledged before is waited for.
+func (e *Engine) route(ctx context.Context, parts []part, c Common, from *feed, res *Result) error {
+	res.Route = RouteWarm
+	for i := range parts {
+		p := &parts[i]
+		switch {
+		case p.raw && p.miss != nil:
+			res.Stats.Raw++
+			res.first(p.miss.Reason)
+		case p.leaf != nil && p.leaf.raw != nil:
+			res.Stats.Raw++
+			res.first(p.leaf.raw.Reason)
+		default:
+			res.Stats.Leaves++
+		}
+	}
+	if res.Stats.Raw == 0 {
+		return nil
+	}
+	seq, err := e.opts.Exact.Wait(ctx, !c.Published)
+	if end := ended(ctx, "waiting for the exact copy"); err != nil && end != nil {
+		return end
+	}
+	if err != nil {
+		return &SourceError{err}
+	}
+	res.Route = RouteHybrid
+	if res.Stats.Leaves == 0 {
+		res.Route, res.Seq, res.CompleteThrough = RouteLocal, seq, math.MinInt64
+	}
+	from.exact = e.opts.Exact
+	// Beside samples the engine looks back as Prometheus does. What stands in the place of leaves ends in stale markers (Q3).
+	res.query.Statement().(*parser.EvalStmt).LookbackDelta = e.lookback(c)
+	return nil
+}
+
+// first notes the first reason.
+func (r *Result) first(reason string) {
+	if r.Miss == "" {
+		r.Miss = reason
+	}
+}
+
+// feed is what the engine reads for one query: the values of leaves, and where exact is set samples for all other selectors.
+type feed struct {
+	values results
+	exact  Exact
+	miss   atomic.Pointer[MissError]
+}
+
+// missed returns why the exact source could not answer after all, or nil.
+func (f *feed) missed() *MissError { return f.miss.Load() }
+
+// Querier implements storage.Queryable.
+func (f *feed) Querier(mint, maxt int64) (storage.Querier, error) {
+	if f.exact == nil {
+		return f.values, nil
+	}
+	q, err := f.exact.Querier(mint, maxt)
+	if err != nil {
+		return nil, err
+	}
+	// Asked when the querier is open: what it lacks is known then.
+	return &feedQuerier{Querier: q, feed: f, oldest: f.exact.Oldest()}, nil
+}
+
+type feedQuerier struct {
+	storage.Querier
+	feed   *feed
+	oldest int64 // ms; samples up to it may be missing
+}
+
+// Select implements storage.Querier.
+func (q *feedQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	for _, m := range matchers {
+		if out, ok := q.feed.values[m]; ok {
+			return out.marked()
+		}
+	}
+	if hints == nil || hints.Start <= q.oldest {
+		vs := parser.VectorSelector{LabelMatchers: matchers}
+		miss := &MissError{
+			Reason: ReasonBeforeRetention, Node: vs.String(),
+			Detail: fmt.Sprintf("it reads samples at or before %d, which the exact copy may no longer have", q.oldest),
+		}
+		q.feed.miss.CompareAndSwap(nil, miss)
+		return storage.ErrSeriesSet(miss)
+	}
+	// In label order, as panes are: topk and its like take the first among equals.
+	return q.Querier.Select(ctx, true, hints, matchers...)
+}
+
+// marked is what the engine reads with a lookback: a stale marker at the first step at which a series has no value any more.
+func (r *result) marked() storage.SeriesSet {
+	if r.err != nil {
+		return r.set()
+	}
+	marked := result{series: make([]promql.Series, len(r.series)), notes: r.notes, steps: r.steps}
+	for i, s := range r.series {
+		ts, vs := sampled(s.Floats, r.steps)
+		points := make([]promql.FPoint, len(ts))
+		for k := range ts {
+			points[k] = promql.FPoint{T: ts[k], F: vs[k]}
+		}
+		marked.series[i] = promql.Series{Metric: s.Metric, Floats: points}
+	}
+	return marked.set()
+}

@@ -1,0 +1,44 @@
+// Package sample is the exact copy: the samples of the log in an embedded Prometheus TSDB, from which any PromQL is answered
+// without an upstream.
+//
+// Contract. The copy is a projection of its own behind the log, and delays no acknowledgement. It holds every sample that the
+// log holds, stale markers, native histograms and exemplars included, as far back as its retention and its size limit go; its
+// out-of-order window is its retention. It knows what it does not hold (Oldest), so that nobody is given half an answer. It is
+// not part of the digest.
+//
+// Invariants, by which tests are named:
+//
+//	E1  First wins. For one series and time the first value in log order is kept, in whatever order samples arrive, and
+//	    however often the events are applied. Within one event floats come before histograms.
+//	E2  Known gaps. What is refused (too old, too many series) and what retention deletes moves Oldest beyond it, durably, no
+//	    later than it is gone.
+//	E3  Restart. A restart goes on behind an event up to which everything is in the TSDB; applying what comes after it again
+//	    changes nothing.
+//	E4  Rebuilt. The directory may be deleted while no service runs: the copy is then folded again from the log.
+//
+// E1 rests on this: TSDB takes a sample as in order only if it is newer than all that its series has, in the head as well as in
+// blocks, since nothing is evicted from the head before its time. Every other sample is looked up before it is appended.
+//
+// # Life cycle
+//
+//	New ──► Restore ──► Apply … beside Run ──► Run ends with a checkpoint ──► Close
+//
+// Restore opens the TSDB, which compacts and expires its blocks on its own until Close.
+//
+// # Files
+//
+//	dir/CHECKPOINT   replaced as a whole, synced: what is durable
+//	dir/APPLIED      overwritten in place, not synced: what was handed to the operating system
+//	dir/METADATA     replaced as a whole, before a CHECKPOINT that reflects it
+//	dir/tsdb/        the TSDB: write-ahead logs, head chunks, blocks
+//
+// Integers are little-endian; each file ends in a CRC-32C of what precedes it.
+//
+//	CHECKPOINT   version u8 = 1 | identity of the log: length u8, bytes | sequence u64 | expired i64 | refused i64
+//	APPLIED      version u8 = 1 | boot: length u8, bytes | sequence u64 | refused i64
+//	METADATA     version u8 = 1 | count u32 | each: family, type, help, unit: length u32, bytes
+//
+// After the death of the process alone the operating system still has everything that was written, and APPLIED tells how far that
+// goes; it is trusted only during the boot that it names. After a loss of power the TSDB holds at least what CHECKPOINT says, and
+// the events behind that are applied again.
+package sample

@@ -1,0 +1,396 @@
+package sample
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+
+	"tidemark/log"
+	"tidemark/projections"
+)
+
+// Projection is the exact copy. It implements projections.Projection, and is where queries read samples themselves.
+type Projection struct {
+	dir    string
+	events Log
+	labels Labels
+	opts   Options
+	logger *slog.Logger
+
+	db      *tsdb.DB
+	head    *headBound
+	applied atomic.Uint64
+	changed signal
+	failure atomic.Pointer[error]
+
+	// Apply's own.
+	known       map[log.SeriesRef]storage.SeriesRef // what TSDB calls a series; it may have forgotten it meanwhile
+	appliedFile *os.File
+	boot        string
+
+	families families
+
+	checkpointing sync.Mutex // one writes CHECKPOINT at a time
+	durable       atomic.Uint64
+	expired       atomic.Int64 // ms; see checkpoint
+	refused       atomic.Int64
+	synced        map[string]string // by directory of segments: the newest that was synced
+	failures      atomic.Int64      // checkpoints that failed in a row
+
+	counts counts
+}
+
+// counts are of this process.
+type counts struct {
+	appended, late, repeated, refused, exemplars, exemplarsRefused atomic.Uint64
+}
+
+// New returns a copy of the log in dir. Restore opens it.
+func New(dir string, events Log, labels Labels, opts Options) *Projection {
+	opts = opts.withDefaults()
+	p := &Projection{dir: dir, events: events, labels: labels, opts: opts, logger: opts.Logger}
+	p.expired.Store(math.MinInt64)
+	p.refused.Store(math.MinInt64)
+	return p
+}
+
+// Name implements projections.Projection.
+func (p *Projection) Name() string { return "sample" }
+
+// Restore implements projections.Projection: it opens the copy, or begins one where none can be used.
+func (p *Projection) Restore() (projections.Restored, error) {
+	at, err := p.resume()
+	if err == nil {
+		return at, nil
+	}
+	if !errors.Is(err, errDamaged) && !errors.Is(err, errBehind) {
+		return at, fmt.Errorf("exact copy in %s: %w", p.dir, err)
+	}
+	p.logger.Warn("The exact copy cannot be used; it is discarded and folded again from the log", "dir", p.dir, "err", err)
+	if err := Discard(p.dir); err != nil {
+		return at, err
+	}
+	if at, err = p.resume(); err != nil {
+		return at, fmt.Errorf("exact copy in %s: %w", p.dir, err)
+	}
+	return at, nil
+}
+
+// errBehind: the copy ends before the log begins.
+var errBehind = errors.New("the log no longer holds what comes after the copy")
+
+// Discard removes the copy in dir. It is then folded again.
+func Discard(dir string) error {
+	// First what says that there is one.
+	for _, name := range []string{checkpointFile, appliedFile, metadataFile, tsdbDir} {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("discard the exact copy: %w", err)
+		}
+	}
+	return nil
+}
+
+// resume opens the copy that is there, or an empty one.
+func (p *Projection) resume() (projections.Restored, error) {
+	if err := os.MkdirAll(p.dir, 0o777); err != nil {
+		return projections.Restored{}, err
+	}
+	at, newest, err := p.readNotes()
+	if err != nil {
+		return projections.Restored{}, err
+	}
+	if err := p.openTSDB(); err != nil {
+		return projections.Restored{}, err
+	}
+	if p.appliedFile, err = os.OpenFile(filepath.Join(p.dir, appliedFile), os.O_CREATE|os.O_RDWR, 0o666); err != nil {
+		return projections.Restored{}, errors.Join(err, p.db.Close())
+	}
+	p.known = make(map[log.SeriesRef]storage.SeriesRef)
+	p.applied.Store(uint64(at))
+	return projections.Restored{From: at, Newest: newest}, nil
+}
+
+// readNotes says behind which event to go on, and which the TSDB may reflect.
+func (p *Projection) readNotes() (at, newest log.Seq, err error) {
+	p.boot = p.opts.boot()
+	note, err := readFile(filepath.Join(p.dir, checkpointFile))
+	if err != nil {
+		return 0, 0, err
+	}
+	if note == nil {
+		return p.begin()
+	}
+	c, err := decodeCheckpoint(note)
+	if err != nil {
+		return 0, 0, err
+	}
+	if !bytes.Equal(c.identity, p.events.Identity()) {
+		return 0, 0, ErrOtherLog
+	}
+	at, newest = c.seq, c.seq
+	refused := c.refused
+	p.durable.Store(uint64(c.seq))
+	if raw, err := readFile(filepath.Join(p.dir, appliedFile)); err != nil {
+		return 0, 0, err
+	} else if a, bad := decodeApplied(raw); bad == nil {
+		newest = max(newest, a.seq)
+		if a.boot == p.boot && p.boot != "" && a.seq > at {
+			at, refused = a.seq, max(refused, a.refused)
+		}
+	}
+	if floor, _ := p.events.Origin(); at+1 < floor {
+		return 0, 0, fmt.Errorf("%w: the copy reflects it up to %d, and the log begins at %d", errBehind, at, floor)
+	}
+	p.expired.Store(c.expired)
+	p.refused.Store(refused)
+	p.families.load(nil)
+	raw, err := readFile(filepath.Join(p.dir, metadataFile))
+	if err != nil || raw == nil {
+		return at, newest, err
+	}
+	all, err := decodeMetadata(raw)
+	p.families.load(all)
+	return at, newest, err
+}
+
+// begin begins a copy at the floor of the log. What the log no longer holds is a gap (E2).
+func (p *Projection) begin() (at, newest log.Seq, err error) {
+	if err := Discard(p.dir); err != nil {
+		return 0, 0, err
+	}
+	floor, gap := p.events.Origin()
+	at = floor - 1
+	p.expired.Store(gap)
+	p.refused.Store(math.MinInt64)
+	p.durable.Store(uint64(at))
+	p.families.load(nil)
+	return at, at, p.writeCheckpoint(at)
+}
+
+// openTSDB opens the TSDB. What it had to repair may have lost what we count on: then it is damaged.
+func (p *Projection) openTSDB() error {
+	o := tsdb.DefaultOptions()
+	o.RetentionDuration = p.opts.Retention.Milliseconds()
+	o.OutOfOrderTimeWindow = o.RetentionDuration
+	o.MaxBytes = p.opts.MaxBytes
+	o.StripeSize = 1 << 12 // one appends
+	o.MaxBlockDuration = max(o.MinBlockDuration, min(31*24*time.Hour.Milliseconds(), o.RetentionDuration/10))
+	o.EnableExemplarStorage, o.MaxExemplars = true, maxExemplars
+	o.NoLockfile = true // the log's lock stands for the whole storage
+	p.head = &headBound{limit: p.opts.MaxSeries}
+	o.SeriesLifecycleCallback = p.head
+	// TSDB asks for what to delete while it opens, too.
+	var db atomic.Pointer[tsdb.DB]
+	o.BlocksToDelete = func(blocks []*tsdb.Block) map[ulid.ULID]struct{} {
+		if db.Load() == nil {
+			return nil
+		}
+		return p.expire(db.Load(), blocks)
+	}
+	metrics := prometheus.NewRegistry()
+	opened, err := tsdb.Open(filepath.Join(p.dir, tsdbDir), p.logger, metrics, o, nil)
+	if err != nil {
+		if ofTheMachine(err) {
+			return err
+		}
+		return fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	p.head.count.Store(opened.Head().NumSeries())
+	corruptions, err := counter(metrics, "prometheus_tsdb_wal_corruptions_total", "prometheus_tsdb_mmap_chunk_corruptions_total")
+	if err == nil && corruptions > 0 {
+		err = fmt.Errorf("%w: %v of its files were cut short", errDamaged, corruptions)
+	}
+	if err != nil {
+		return errors.Join(err, opened.Close())
+	}
+	db.Store(opened)
+	p.db = opened
+	return nil
+}
+
+// ofTheMachine says whether an error tells nothing about the bytes of the copy.
+func ofTheMachine(err error) bool {
+	for _, e := range []error{syscall.ENOSPC, syscall.EACCES, syscall.EPERM, syscall.EROFS, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EDQUOT} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// counter sums counters of a registry.
+func counter(g prometheus.Gatherer, names ...string) (sum float64, err error) {
+	families, err := g.Gather()
+	for _, f := range families {
+		for _, name := range names {
+			if f.GetName() == name {
+				for _, m := range f.Metric {
+					sum += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return sum, err
+}
+
+// expire chooses the blocks that go, and makes it known before they do (E2).
+func (p *Projection) expire(db *tsdb.DB, blocks []*tsdb.Block) map[ulid.ULID]struct{} {
+	gone := tsdb.DefaultBlocksToDelete(db)(blocks)
+	end := p.expired.Load()
+	for _, b := range blocks {
+		m := b.Meta()
+		if _, ok := gone[m.ULID]; ok && !m.Compaction.Deletable {
+			end = max(end, m.MaxTime-1) // a block's end is not its own
+		}
+	}
+	if end == p.expired.Load() {
+		return gone
+	}
+	p.checkpointing.Lock()
+	defer p.checkpointing.Unlock()
+	before := p.expired.Swap(end)
+	if err := p.writeCheckpoint(log.Seq(p.durable.Load())); err != nil {
+		p.expired.Store(before)
+		p.logger.Error("The exact copy cannot note what retention would delete, and keeps it", "err", err)
+		return nil
+	}
+	return gone
+}
+
+// headBound refuses series beyond a number in TSDB's head.
+type headBound struct {
+	limit uint64
+	count atomic.Uint64
+}
+
+var errTooManySeries = errors.New("too many series at one time")
+
+// PreCreation implements tsdb.SeriesLifecycleCallback.
+func (h *headBound) PreCreation(seriesLabels) error {
+	if h.count.Load() >= h.limit {
+		return errTooManySeries
+	}
+	return nil
+}
+
+// PostCreation implements tsdb.SeriesLifecycleCallback.
+func (h *headBound) PostCreation(seriesLabels) { h.count.Add(1) }
+
+// PostDeletion implements tsdb.SeriesLifecycleCallback.
+func (h *headBound) PostDeletion(gone deletedSeries) { h.count.Add(-uint64(len(gone))) }
+
+// Apply implements projections.Projection: it appends what the events hold and returns when it can be read.
+func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
+	for _, ev := range events {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		w, ok := ev.Body.(*log.Write)
+		if ok {
+			if err := p.write(ctx, w); err != nil {
+				return p.fail(fmt.Errorf("apply event %d: %w", ev.Seq, err))
+			}
+		}
+		p.applied.Store(uint64(ev.Seq))
+	}
+	if err := p.noteApplied(); err != nil {
+		return p.fail(err)
+	}
+	p.changed.fire()
+	return nil
+}
+
+// noteApplied overwrites APPLIED. Metadata must be on disk first: while it is not, what is noted stays where it is.
+func (p *Projection) noteApplied() error {
+	if p.families.dirty() {
+		return nil
+	}
+	a := applied{boot: p.boot, seq: log.Seq(p.applied.Load()), refused: p.refused.Load()}
+	_, err := p.appliedFile.WriteAt(a.encode(), 0)
+	return err
+}
+
+// Applied implements projections.Projection.
+func (p *Projection) Applied() (log.Seq, error) { return log.Seq(p.applied.Load()), p.err() }
+
+// Changed implements projections.Projection.
+func (p *Projection) Changed() <-chan struct{} { return p.changed.wait() }
+
+func (p *Projection) fail(err error) error {
+	p.failure.CompareAndSwap(nil, &err)
+	p.changed.fire()
+	return p.err()
+}
+
+func (p *Projection) err() error {
+	if e := p.failure.Load(); e != nil {
+		return *e
+	}
+	return nil
+}
+
+// Run writes checkpoints until ctx ends, and then a last one.
+func (p *Projection) Run(ctx context.Context) error {
+	if p.opts.CheckpointInterval > 0 {
+		every := time.NewTicker(p.opts.CheckpointInterval)
+		defer every.Stop()
+		for ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-every.C:
+				if err := p.Checkpoint(ctx); err != nil {
+					p.logger.Error("The exact copy cannot write its checkpoint", "consecutive", p.failures.Load(), "err", err)
+				}
+			}
+		}
+	} else {
+		<-ctx.Done()
+	}
+	return p.Checkpoint(context.WithoutCancel(ctx))
+}
+
+// Close closes the TSDB, after Run and all reads have ended.
+func (p *Projection) Close() error {
+	if p.db == nil {
+		return nil
+	}
+	return errors.Join(p.db.Close(), p.appliedFile.Close())
+}
+
+// signal wakes everyone who waits for a change.
+type signal struct {
+	mu sync.Mutex
+	ch chan struct{}
+}
+
+func (s *signal) wait() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ch == nil {
+		s.ch = make(chan struct{})
+	}
+	return s.ch
+}
+
+func (s *signal) fire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ch != nil {
+		close(s.ch)
+		s.ch = nil
+	}
+}
