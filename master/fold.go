@@ -94,10 +94,11 @@ func decodeRecord(b []byte) (record, error) {
 	return r, d.end()
 }
 
-// NewFold returns the fold over rows of a views' store. Restore, then Apply.
-func NewFold(rows Rows, label LabelOf, logger *slog.Logger) *Fold {
+// NewFold returns the fold over rows of a views' store. Restore, then Apply. Without rows it begins at floor, which is the first event
+// that the log has.
+func NewFold(rows Rows, floor log.Seq, label LabelOf, logger *slog.Logger) *Fold {
 	return &Fold{
-		rows: rows, label: label, logger: logger, known: make(map[string]known), unsaved: make(map[string][]byte), tasks: newTaskTable(),
+		rows: rows, seq: max(floor, 1) - 1, label: label, logger: logger, known: make(map[string]known), unsaved: make(map[string][]byte), tasks: newTaskTable(),
 	}
 }
 
@@ -109,8 +110,15 @@ const metaVersion = 1
 // Restore implements projections.Projection.
 func (f *Fold) Restore() (projections.Restored, error) {
 	v, ok, err := f.rows.Get([]byte{keyMeta})
-	if err != nil || !ok {
+	if err != nil {
 		return projections.Restored{}, err
+	}
+	if !ok {
+		if f.seq > 0 {
+			// Views that a tool has folded without the control plane. What is hot is counted by the panes all the same.
+			f.logger.Warn("The views hold no rows of the control plane: what it did before the log's first event is not known", "first_event", f.seq+1)
+		}
+		return projections.Restored{From: f.seq}, nil
 	}
 	d := decoder{b: v}
 	d.version(metaVersion)
@@ -141,7 +149,7 @@ func (f *Fold) Apply(_ context.Context, events []*log.Event) error {
 		if ev.Seq <= f.seq {
 			continue
 		}
-		if ev.Seq != f.seq+1 && f.seq != 0 {
+		if ev.Seq != f.seq+1 {
 			f.mu.Unlock()
 			return fmt.Errorf("master: fold at %d was given event %d", f.seq, ev.Seq)
 		}

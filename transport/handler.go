@@ -62,6 +62,7 @@ type Options struct {
 	Metadata         api.MetadataSource          // nil: none is known
 	Materializations api.Materializations        // nil: none are listed
 	Rules            api.RuleLister              // nil: none are listed
+	Experiments      *api.Experiments            // nil: their routes are not there
 	Reload           func(context.Context) error // nil: /-/reload answers 403
 	RoutePrefix      string                      // "" or "/": none; else like /tidemark
 	CORSOrigin       *regexp.Regexp              // origins whose scripts may read; nil: none. It must be anchored.
@@ -113,6 +114,7 @@ func NewHandler(d Deps, o Options) (http.Handler, error) {
 	}
 	m.queries(queries, &o)
 	m.status(&d, &o)
+	m.experiments(o.Experiments)
 	if err := m.operations(&d, &o); err != nil {
 		return nil, err
 	}

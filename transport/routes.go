@@ -19,6 +19,22 @@ type mount struct {
 	gate    endpoint.Middleware
 }
 
+// experiments mounts the control plane. What only shows the table is there during a replay: it is what was known before.
+func (m *mount) experiments(x *api.Experiments) {
+	if x == nil {
+		return
+	}
+	post := func(path, name string, h http.Handler) {
+		m.mux.Handle(path, m.wrap(name, methods{post: gated(m.gate, h.ServeHTTP), json: true}))
+	}
+	m.info("/api/v1/experiments", "experiments", api.NewExperimentList(*x))
+	m.info("/api/v1/experiments/{name}", "experiment", api.NewExperiment(*x))
+	m.info("/api/v1/experiments/{name}/rates", "experiment_rates", api.NewExperimentRates(*x))
+	m.info("/api/v1/stats/history", "stats_history", api.NewStatsHistory(*x))
+	post("/api/v1/experiments/{name}/rescan", "experiment_rescan", api.NewExperimentRescan(*x))
+	post("/api/v1/rescan", "rescan", api.NewRescan(*x))
+}
+
 // methods is a path's table of methods. HEAD is GET without a body, which net/http leaves out by itself.
 type methods struct {
 	get, post, put http.Handler

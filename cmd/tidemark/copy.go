@@ -124,7 +124,7 @@ func (n *node) replayed() bool {
 
 // durable is the last event that no restart asks for again.
 func (n *node) durable() log.Seq {
-	durable := n.panes.Durable()
+	durable := min(n.panes.Durable(), n.fold.Saved()) // what the fold has saved is in the base, because sealing flushes first
 	if n.copy == nil {
 		return durable
 	}

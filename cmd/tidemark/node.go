@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"tidemark/log"
+	"tidemark/master"
 	"tidemark/projections"
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
@@ -52,6 +53,9 @@ type node struct {
 	panes   *pane.Projection
 	windows *bucket.Windows
 	runner  *projections.Runner
+	fold    *master.Fold // of the control plane
+	folding *projections.Runner
+	master  *master.Master
 	copy    *exactCopy // nil: none is kept
 	ticker  *pane.Ticker
 	gate    *gate
@@ -128,6 +132,9 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	n.fills = pane.NewBackfiller(n.panes, n.events, pane.BackfillOptions{Logger: logger})
 	n.expirer = pane.NewExpirer(n.panes, n.events, logger)
 	n.compact = bucket.NewCompactor(n.views, bucket.CompactorOptions{Logger: logger})
+	if err := n.openMaster(); err != nil {
+		return nil, errors.Join(err, n.close())
+	}
 	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner}
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(n),
@@ -202,7 +209,7 @@ func (n *node) openViews() error {
 		return err
 	}
 	err := n.restoreViews()
-	damaged := bucket.Damaged(err) || errors.Is(err, pane.ErrCorruptState)
+	damaged := bucket.Damaged(err) || errors.Is(err, pane.ErrCorruptState) || errors.Is(err, master.ErrCorrupt)
 	if behind := new(behindFloor); errors.As(err, &behind) || damaged && n.events.Floor() > 1 {
 		return n.restoreBase(err)
 	}
@@ -257,11 +264,16 @@ func (n *node) restoreViews() error {
 	if err = n.runner.Restore(); err == nil {
 		n.windows, err = bucket.NewWindows(n.views, uint64(n.events.Head()))
 	}
+	if err == nil {
+		err = n.restoreMaster()
+	}
 	if err != nil {
 		return errors.Join(err, n.views.Close())
 	}
-	if at, err := n.panes.Applied(); err == nil && at+1 < n.events.Floor() {
-		return errors.Join(&behindFloor{at: at, floor: n.events.Floor()}, n.views.Close())
+	for _, p := range []projections.Projection{n.panes, n.fold} {
+		if at, err := p.Applied(); err == nil && at+1 < n.events.Floor() {
+			return errors.Join(&behindFloor{at: at, floor: n.events.Floor()}, n.views.Close())
+		}
 	}
 	return nil
 }

@@ -260,6 +260,7 @@ func (f *serveFlags) runGroup(
 	add(n.outlive(n.keeper.run))
 	add(n.outlive(n.runRecorder))
 	add(n.outlive(n.runBackfills))
+	add(n.outlive(n.runMaster))
 	add(n.outlive(n.runner.Run))
 	add(n.outlive(n.panes.Run))
 	add(n.copy.follow)
@@ -347,7 +348,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		return nil, &exitError{exitUsage, err}
 	}
 	opts := transport.Options{
-		Materializations: n, Rules: n, RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
+		Materializations: n, Rules: n, Experiments: n.experiments(), RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
 	}
 	if f.lifecycle {

@@ -23,6 +23,8 @@ type GenerationPart struct {
 	Seq   uint64 // of the last event that State reflects; at or beyond that of the checkpoint
 	State []byte
 	Table *Table // what was closed since the last checkpoint
+
+	Evicted []Evicted // series that left the shard's memory since the last checkpoint, oldest first
 }
 
 // GenerationCheckpoint is how far a generation has come that is folded in the background: all of its shards, in one batch.
@@ -57,6 +59,9 @@ func (s *Store) CommitGeneration(c GenerationCheckpoint) error {
 			if err := b.Set(pieceKey(k, p.Shard, p.Seq), piece, nil); err != nil {
 				return fail(err)
 			}
+		}
+		if err := setEvicted(b, p.Shard, p.Evicted); err != nil {
+			return fail(err)
 		}
 		v := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(p.State)), p.Seq)
 		if err := b.Set(generationKey(p.Shard, c.Generation), append(v, p.State...), nil); err != nil {
@@ -144,7 +149,10 @@ func (s *Store) DropGeneration(generation uint64) error {
 	}
 	b := s.db.NewBatch()
 	defer b.Close()
-	err := b.Delete(generationNoteKey(generation), nil)
+	err := errors.Join(
+		b.Delete(generationNoteKey(generation), nil),
+		b.DeleteRange(laterKey(generation, 0), append(laterKey(generation, 1<<64-1), 0), nil),
+	)
 	for shard := range 256 {
 		err = errors.Join(err, b.Delete(generationKey(shard, generation), nil))
 	}

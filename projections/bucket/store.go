@@ -25,6 +25,9 @@ const (
 	keyRecent     = 'h'
 	keyPiece      = 'p'
 	keyGeneration = 'g'
+	keyLeave      = 'd'
+	keyEvicted    = 'v'
+	keyLaterGone  = 'V'
 	keyExperiment = 'x'
 
 	defaultCacheBytes    = 64 << 20
@@ -69,6 +72,7 @@ type Store struct {
 
 	pins        pins
 	maintaining sync.Mutex // held while maintenance looks at pieces again and changes them
+	evicting    sync.Mutex // held while a checkpoint is applied, and while records of evicted series are looked at again and deleted
 
 	touching sync.Mutex
 	touched  map[spot]int // pieces that checkpoints have written and no compaction has dealt with; bounded by maxTouched
@@ -170,6 +174,8 @@ type Checkpoint struct {
 
 	Recent     []Recent // writes and starts up to Seq that no checkpoint holds yet, in any order
 	KeepRecent uint64   // those before this sequence are dropped
+
+	Evicted []Evicted // series that left the shard's memory since the last checkpoint that was committed, oldest first
 }
 
 // Recent is what is kept of a write or start event, to find writes that come again.
@@ -206,6 +212,9 @@ func (s *Store) Commit(c Checkpoint) error {
 	if err := setGenerations(b, c.Shard, c.Generations); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
+	if err := setEvicted(b, c.Shard, c.Evicted); err != nil {
+		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
+	}
 	if err := setExperiments(b, c.Shard, c.Experiments); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
@@ -213,7 +222,10 @@ func (s *Store) Commit(c Checkpoint) error {
 	if err := b.Set([]byte{keyCheckpoint, byte(c.Shard)}, append(v, c.State...), nil); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
-	if err := s.db.Apply(b, pebble.NoSync); err != nil {
+	s.evicting.Lock()
+	err := s.db.Apply(b, pebble.NoSync)
+	s.evicting.Unlock()
+	if err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
 	for k := range chunks {

@@ -1,6 +1,7 @@
 package pane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,10 +11,13 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
+
 	"tidemark/log"
 	"tidemark/projections"
 	"tidemark/projections/bucket"
 	"tidemark/projections/plan"
+	"tidemark/projections/series"
 )
 
 const (
@@ -64,14 +68,17 @@ type failed struct {
 
 // job is one generation as far as it is folded.
 type job struct {
-	gen    generation
-	shards group
-	recent *recentWrites
-	reader *log.Reader
-	cursor log.Seq // every shard reflects the events up to here
-	near   log.Seq
-	meter  *projections.Meter
-	wrote  time.Time // when it was last written
+	gen     generation
+	shards  group
+	shelves [Shards]shelf // for what the shards evict
+	sets    *foundLabels
+	labels  map[log.SeriesRef]labels.Labels // of the series in memory, for the index; gathered when the end is near
+	recent  *recentWrites
+	reader  *log.Reader
+	cursor  log.Seq // every shard reflects the events up to here
+	near    log.Seq
+	meter   *projections.Meter
+	wrote   time.Time // when it was last written
 }
 
 // NewBackfiller returns a backfiller; Run starts it.
@@ -262,7 +269,7 @@ func (b *Backfiller) advance(ctx context.Context, g *generation) (hurry bool, er
 	if g.until != 0 {
 		target = g.until
 	}
-	if err := j.fold(target, backfillBatch); err != nil {
+	if err := b.fold(j, target, backfillBatch); err != nil {
 		return false, err
 	}
 	if err := b.write(j, false); err != nil {
@@ -293,7 +300,7 @@ func (b *Backfiller) load(g *generation) (*job, error) {
 		return nil, fmt.Errorf("event %d: %w", g.id, err)
 	}
 	store, index := b.panes.store, b.panes.index
-	j := &job{gen: *g, recent: newRecentWrites(), cursor: g.from - 1, near: nearEvents, wrote: b.opts.Now()}
+	j := &job{gen: *g, sets: &foundLabels{sets: index}, recent: newRecentWrites(), cursor: g.from - 1, near: nearEvents, wrote: b.opts.Now()}
 	at, note, ok, err := store.GenerationNote(uint64(g.id))
 	if err != nil {
 		return nil, err
@@ -311,11 +318,11 @@ func (b *Backfiller) load(g *generation) (*job, error) {
 		case err != nil:
 			return nil, err
 		case !ok:
-			j.shards[i], err = newGenerationShard(i, index, g, p)
+			j.shards[i], err = newGenerationShard(i, j.sets, g, p)
 		default:
-			j.shards[i], err = decodeGenerationShard(i, index, g.id, seq, state)
+			j.shards[i], err = decodeGenerationShard(i, j.sets, g.id, seq, state)
 		}
-		if err != nil {
+		if err = cmp.Or(j.sets.err(), err); err != nil {
 			return nil, err
 		}
 		if j.shards[i].seq < j.cursor {
@@ -328,7 +335,7 @@ func (b *Backfiller) load(g *generation) (*job, error) {
 }
 
 // fold folds up to n events, none beyond through.
-func (j *job) fold(through log.Seq, n int) error {
+func (b *Backfiller) fold(j *job, through log.Seq, n int) error {
 	samples := uint64(0)
 	defer func() { j.meter.Observe(j.cursor, samples) }()
 	for ; n > 0 && j.cursor < through; n-- {
@@ -339,14 +346,60 @@ func (j *job) fold(through log.Seq, n int) error {
 		if err != nil {
 			return fmt.Errorf("read log: %w", err)
 		}
-		repeats := j.recent.judge([]*log.Event{ev})
-		if _, err := j.shards.apply(ev, repeats != nil, nil); err != nil {
-			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
-		}
 		if w, ok := ev.Body.(*log.Write); ok {
 			samples += uint64(len(w.Times))
+			err = j.admit(w, ev.Seq, b.panes.store)
+		}
+		if err == nil {
+			repeats := j.recent.judge([]*log.Event{ev})
+			_, err = j.shards.apply(ev, repeats != nil, nil)
+		}
+		if err = cmp.Or(j.sets.err(), err); err != nil {
+			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
+		}
+		for i, s := range j.shards {
+			if len(s.evicted) > 0 {
+				j.shelves[i].depart(s)
+			}
 		}
 		j.cursor = ev.Seq
+	}
+	return nil
+}
+
+// admit has the records of the evicted series that a write names at hand.
+func (j *job) admit(w *log.Write, at log.Seq, store *bucket.Store) error {
+	for _, s := range j.shards {
+		clear(s.returning)
+	}
+	for ref := range namedIn(w) {
+		i := ShardOf(ref)
+		if s := j.shards[i]; s.seq < at && s.slots.get(ref) == 0 {
+			if err := s.remember(ref, j.shelves[i].gone, store); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// gather looks up the label sets of the series in memory, for those who read them once they are handed over.
+func (j *job) gather(index *series.Index) error {
+	if j.labels == nil {
+		j.labels = make(map[log.SeriesRef]labels.Labels)
+	}
+	for _, s := range j.shards {
+		for i := range s.series {
+			ref := s.series[i].ref
+			if _, ok := j.labels[ref]; ok || ref == 0 {
+				continue
+			}
+			ls, ok, err := index.Find(ref)
+			if err != nil || !ok {
+				return cmp.Or(err, errNoLabels(ref))
+			}
+			j.labels[ref] = ls
+		}
 	}
 	return nil
 }
@@ -370,13 +423,17 @@ func (b *Backfiller) write(j *job, now bool) error {
 		if len(s.streams) == 0 {
 			state = s.ended()
 		}
-		c.Parts = append(c.Parts, bucket.GenerationPart{Shard: i, Seq: uint64(s.seq), State: state.Encode(), Table: s.table})
+		evicted, _ := j.shelves[i].writing()
+		c.Parts = append(c.Parts, bucket.GenerationPart{
+			Shard: i, Seq: uint64(s.seq), State: state.Encode(), Table: s.table, Evicted: evicted,
+		})
 	}
 	if err := b.panes.store.CommitGeneration(c); err != nil {
 		return err
 	}
-	for _, s := range j.shards {
+	for i, s := range j.shards {
 		s.table = bucket.NewTable()
+		j.shelves[i].stand(c.Parts[i].Evicted)
 	}
 	j.wrote = b.opts.Now()
 	b.panes.backfills.wrote(j.gen.id, j.cursor)
@@ -423,6 +480,9 @@ func (b *Backfiller) handOver(ctx context.Context, j *job) error {
 	if err := p.waitDispatched(ctx, furthest); err != nil {
 		return err
 	}
+	if err := j.gather(p.index); err != nil { // most of them, before anybody waits for it
+		return err
+	}
 	taken, to, err := b.tryHandOver(ctx, j)
 	switch {
 	case err != nil:
@@ -446,7 +506,7 @@ func (b *Backfiller) tryHandOver(ctx context.Context, j *job) (taken <-chan stru
 		j.near = min(2*j.near, maxNear)
 		return nil, j.cursor, nil
 	}
-	if err := j.fold(to, int(j.near)); err != nil {
+	if err := b.fold(j, to, int(j.near)); err != nil {
 		return nil, 0, err
 	}
 	for _, s := range j.shards {
@@ -457,6 +517,9 @@ func (b *Backfiller) tryHandOver(ctx context.Context, j *job) (taken <-chan stru
 			return nil, to, nil
 		}
 	}
+	if err := j.gather(p.index); err != nil {
+		return nil, 0, err
+	}
 	taken, err = b.hand(ctx, j, false)
 	return taken, to, err
 }
@@ -465,7 +528,10 @@ func (b *Backfiller) tryHandOver(ctx context.Context, j *job) (taken <-chan stru
 func (b *Backfiller) hand(ctx context.Context, j *job, over bool) (taken <-chan struct{}, err error) {
 	delete(b.jobs, j.gen.id) // its shards are the workers' from here on
 	done := make(chan struct{}, len(b.panes.workers))
-	h := &handing{id: j.gen.id, from: j.gen.from, shards: j.shards, pieces: j.cursor, over: over}
+	h := &handing{id: j.gen.id, from: j.gen.from, shards: j.shards, pieces: j.cursor, over: over, labels: j.labels}
+	for i := range j.shelves {
+		h.evicted[i] = j.shelves[i].evicted
+	}
 	return done, b.panes.send(ctx, message{handing: h, done: done})
 }
 

@@ -1,6 +1,7 @@
 package pane
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -292,9 +293,12 @@ func (p *Projection) restoreGeneration(id log.Seq) (newest log.Seq, err error) {
 			fits = fits && ok && log.Seq(seq) == g.until
 		case ok && log.Seq(seq) == s.seq:
 			hosts = true
-			if shards[i], err = decodeGenerationShard(i, p.index, id, seq, state); err != nil {
+			from := residents{index: p.index}
+			shards[i], err = decodeGenerationShard(i, &from, id, seq, state)
+			if err = cmp.Or(from.err, err); err != nil {
 				return 0, err
 			}
+			shards[i].labels = p.index
 		default:
 			fits = false
 		}

@@ -36,7 +36,7 @@ func (p *Projection) Wanted() log.Seq { return min(p.Durable()+1, p.backfills.wa
 // CheckpointFailures returns the number of consecutive failures to write a checkpoint.
 func (p *Projection) CheckpointFailures() uint64 { return p.ckpt.failures.Load() }
 
-// Waiting returns the bytes of closed buckets that checkpoints have tried, and failed so far, to write.
+// Waiting returns the bytes of closed buckets, records of evicted series and hashes of writes that checkpoints have tried, and failed so far, to write.
 func (p *Projection) Waiting() int64 { return p.waiting.Load() }
 
 // checkpointLoop writes one shard after the other, spread over the interval, and flushes after each round. A failure is
@@ -137,6 +137,9 @@ func (p *Projection) freeze(c *bucket.Checkpoint, s *Shard, sh *shelf) {
 	if s.generation == 0 {
 		c.Shard, c.Seq, c.State = s.id, uint64(s.seq), s.Encode()
 		c.Experiments, c.Generations = s.experimentRows(sh.pieceSeq), slices.Clone(sh.finals)
+		var fresh int64
+		c.Evicted, fresh = sh.writing()
+		p.waiting.Add(fresh)
 	} else {
 		c.Generations = append(c.Generations, bucket.GenerationState{Generation: uint64(s.generation), Seq: uint64(s.seq), State: s.Encode()})
 	}
@@ -162,6 +165,7 @@ func (p *Projection) release(s *Shard, sh *shelf, c *bucket.Checkpoint) {
 		p.waiting.Add(-int64(t.Bytes()))
 	}
 	sh.leaving = slices.Clone(sh.leaving[len(c.Tables):])
+	p.waiting.Add(-sh.stand(c.Evicted))
 	sh.pieceSeq = log.Seq(c.Seq)
 	sh.finals = slices.DeleteFunc(sh.finals, func(f bucket.GenerationState) bool {
 		return slices.ContainsFunc(c.Generations, func(g bucket.GenerationState) bool { return g.Generation == f.Generation })

@@ -1,6 +1,7 @@
 package pane
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -99,9 +100,9 @@ func (p *Projection) Digest(ctx context.Context) (Digest, error) {
 			from = (x.through - x.grid.Origin) / x.grid.Width // exact: it is on the grid
 		}
 		err := p.store.Collect(ctx, id, indexGrid, from, far, views[:], func(_ int, b bucket.Bucket) error {
-			ls, ok := p.index.Labels(log.SeriesRef(b.Ref))
-			if !ok {
-				return fmt.Errorf("pane: series %d has no label set", b.Ref)
+			ls, ok, err := p.index.Find(log.SeriesRef(b.Ref))
+			if err != nil || !ok {
+				return cmp.Or(err, errNoLabels(log.SeriesRef(b.Ref)))
 			}
 			buf = binary.BigEndian.AppendUint64(buf[:0], id)
 			buf = binary.BigEndian.AppendUint64(buf, uint64(b.End))

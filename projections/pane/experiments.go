@@ -276,6 +276,7 @@ func (s *Shard) expireStats(id plan.StreamID, through int64) {
 // retire takes what an experiment had counted when it was read out of what is counted. What has come since stays, and with it
 // the experiment.
 func (s *Shard) retire(b *log.ExperimentRetired) {
+	s.releaseExperiment(b.Experiment)
 	x := s.stats[b.Experiment]
 	if x == nil {
 		return
@@ -329,7 +330,7 @@ func (x *experiment) outstanding() (all, worst uint64) {
 }
 
 // recount counts open buckets anew, after the plan has changed. Under another experiment label everything begins anew: series
-// that are known are counted under their new names, and what was counted before is gone.
+// that are in memory are counted under their new names, and what was counted before is gone.
 func (s *Shard) recount(relabelled bool) {
 	if s.generation != 0 {
 		return
@@ -340,11 +341,14 @@ func (s *Shard) recount(relabelled bool) {
 			s.drop(x)
 		}
 		for ref := range s.unwantedRefs() {
-			if ls, ok := s.labels.Labels(log.SeriesRef(ref)); ok {
+			if ls, ok := s.labels.Labels(ref); ok {
 				s.defined(ls)
 			}
 		}
 		for i := range s.series {
+			if s.series[i].ref == 0 {
+				continue
+			}
 			x := s.of(&s.series[i])
 			x.series++
 			s.changed(x)

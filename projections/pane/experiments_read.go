@@ -124,7 +124,7 @@ func (s *Shard) addTo(out *Experiment, x *experiment) {
 // eachOpen visits the places of an experiment's series in streams in which they have an open bucket.
 func (s *Shard) eachOpen(x *experiment, visit func(*member)) {
 	for ref := range x.open {
-		sr := &s.series[*s.slot(ref)-1]
+		sr := &s.series[s.slots.get(ref)-1]
 		for i := range sr.members {
 			if m := &sr.members[i]; len(m.open) > 0 {
 				visit(m)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"tidemark/log"
@@ -20,8 +21,9 @@ type expiry struct {
 
 // former is a stream that the plan in force no longer has. What it published stands until its retention ends.
 type former struct {
-	grid      bucket.Grid
-	retention int64 // ms, as it was last planned
+	grid           bucket.Grid
+	retention      int64 // ms, as it was last planned
+	evictedThrough int64 // as the stream had it
 }
 
 // expire applies a retention delete (P8). Buckets that end at or before it are gone: those still open close in the same step and
@@ -51,6 +53,7 @@ func (s *Shard) expire(b *log.Expired) {
 		return
 	}
 	st.expire(b.Through)
+	s.forgetExperiments()
 	for i := range s.series {
 		sr := &s.series[i]
 		for j := range sr.members {
@@ -83,6 +86,15 @@ func (s *Shard) stored(key uint64) *stream {
 	return nil
 }
 
+// forgetExperiments drops what barriers proved for experiments of which nothing is retained at those times.
+func (s *Shard) forgetExperiments() {
+	least := int64(math.MaxInt64)
+	for _, st := range s.streams {
+		least = min(least, st.expired)
+	}
+	maps.DeleteFunc(s.experiments, func(_ string, t int64) bool { return t <= least })
+}
+
 // expire moves what retention removed.
 func (st *stream) expire(through int64) {
 	st.expired = max(st.expired, through)
@@ -94,11 +106,14 @@ func (s *Shard) part(st *stream) {
 	if s.former == nil {
 		s.former = make(map[plan.StreamID]former)
 	}
-	s.former[st.spec.ID] = former{grid: st.grid, retention: st.spec.RetentionMillis}
+	s.former[st.spec.ID] = former{grid: st.grid, retention: st.spec.RetentionMillis, evictedThrough: st.evictedThrough}
 }
 
-// join gives a stream that enters the plan what retention has removed of it before.
+// join gives a stream that enters the plan what is known of it from before: what retention has removed, and what its series have left.
 func (s *Shard) join(st *stream) {
+	if f, ok := s.former[st.spec.ID]; ok {
+		st.evictedThrough = f.evictedThrough
+	}
 	delete(s.former, st.spec.ID)
 	if e, ok := s.expired[st.spec.ID]; ok {
 		st.expire(e.through)
@@ -123,6 +138,7 @@ func (s *Shard) encodeExpired(e *encoder) {
 		e.v(f.grid.Origin)
 		e.v(f.grid.Width)
 		e.v(f.retention)
+		e.v(f.evictedThrough)
 	}
 }
 
@@ -146,9 +162,9 @@ func (s *Shard) decodeExpired(d *decoder) {
 			st.expire(x.through)
 		}
 	}
-	for range d.count(4) {
+	for range d.count(5) {
 		id := plan.StreamID(d.u())
-		f := former{grid: bucket.Grid{Origin: d.v(), Width: d.v()}, retention: d.v()}
+		f := former{grid: bucket.Grid{Origin: d.v(), Width: d.v()}, retention: d.v(), evictedThrough: d.v()}
 		if f.grid.Width <= 0 {
 			d.fail("grid without width")
 			return

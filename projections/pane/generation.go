@@ -78,6 +78,15 @@ func (s *Shard) generationByID(id log.Seq) *generation {
 	return nil
 }
 
+// releaseAll gives up all series of a shard that has no streams left.
+func (s *Shard) releaseAll() {
+	s.slots.each(func(ref log.SeriesRef, slot int32) int32 {
+		s.evicted = append(s.evicted, bucket.Evicted{Generation: uint64(s.generation), Ref: uint64(ref), Seq: uint64(s.seq)})
+		return 0
+	})
+	s.series, s.free, s.timers, s.idle = nil, nil, nil, nil
+}
+
 // ended returns what stays of a shard that has no streams left.
 func (s *Shard) ended() *Shard {
 	e := NewShard(s.id, s.labels)
@@ -120,6 +129,7 @@ func (s *Shard) beginStreams(p *plan.Plan, added []plan.Stream) (joined []*strea
 			if err != nil {
 				return nil, err
 			}
+			st.joined = s.seq
 			s.join(st)
 			joined = append(joined, st)
 		}
@@ -163,7 +173,7 @@ func (s *Shard) endStreams(p *plan.Plan) {
 			if s.former == nil {
 				s.former = make(map[plan.StreamID]former)
 			}
-			s.former[plan.StreamID(g.key(st.id))] = former{grid: st.grid, retention: st.retention}
+			s.former[plan.StreamID(g.key(st.id))] = former{grid: st.grid, retention: st.retention, evictedThrough: math.MinInt64}
 		}
 		if !left && g.until == 0 {
 			g.until = s.seq
@@ -223,6 +233,7 @@ func (s *Shard) replanGeneration(b *log.Plan) {
 		s.corrupt = fmt.Errorf("pane: plan at %d: %w", s.seq, err)
 		return
 	}
+	s.settle()
 	retention := streamsOf(p)
 	var kept []*stream
 	gone := make(map[plan.StreamID]*stream)

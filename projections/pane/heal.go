@@ -141,6 +141,7 @@ type shadow struct {
 	healed      log.Seq // everything refused up to here was healed before
 
 	reach map[memberID]reach // in the first pass, of the members that had closed something where the heal begins
+	began log.Seq            // where that is
 
 	wanted map[log.SeriesRef]struct{} // nil in the first pass
 	added  map[plan.StreamID]log.Seq  // the event that planned a stream, if that is not before the heal begins
@@ -201,6 +202,7 @@ func (h *shadow) begin(s *Shard) {
 		h.foldClosed(s)
 		return
 	}
+	h.began = s.seq
 	for i := range s.series {
 		sr := &s.series[i]
 		for j := range sr.members {
@@ -231,6 +233,19 @@ func (h *shadow) foldClosed(s *Shard) {
 		}
 		if _, open := m.openAt(b.end); !open {
 			h.fold(s, sr, m, b.end)
+		}
+	}
+}
+
+// returned notes that a series has come back which was evicted before the heal begins: then it had no raw samples there.
+func (h *shadow) returned(ref log.SeriesRef, e *bucket.Evicted, members []member) {
+	if h == nil || h.wanted != nil || log.Seq(e.Seq) > h.began {
+		return
+	}
+	for i := range members {
+		id := memberID{members[i].stream.spec.ID, ref}
+		if _, known := h.reach[id]; !known && members[i].c != math.MinInt64 {
+			h.reach[id] = reach{beyond: members[i].c}
 		}
 	}
 }

@@ -1,11 +1,14 @@
 package pane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/log"
@@ -30,8 +33,9 @@ type FindOptions struct {
 // FindLate finds what a heal changes: what the fold has refused as late, and what the buckets are with it. It folds the events
 // twice from base on, the views as of an event that is not after h.From; nil: from the first event. The first pass collects the refused
 // samples, the second has only the series that they belong to and folds their buckets with them in place. So beside the state of
-// the fold, memory grows with the late samples only. The labels must know every series of the events.
-func FindLate(ctx context.Context, history History, ls LabelSource, base *bucket.Store, h log.Heal, opts FindOptions) (*Healing, error) {
+// the fold, memory grows with the late samples, and by a record for each series that has stopped. The label sets must be those of
+// every series that the events name.
+func FindLate(ctx context.Context, history History, sets LabelSets, base *bucket.Store, h log.Heal, opts FindOptions) (*Healing, error) {
 	if opts.Workers <= 0 {
 		opts.Workers = runtime.GOMAXPROCS(0)
 	}
@@ -40,7 +44,7 @@ func FindLate(ctx context.Context, history History, ls LabelSource, base *bucket
 		opts.Observe = func(int, log.Seq, uint64) {}
 	}
 	out := &Healing{Streams: make(map[plan.StreamID]HealCounts)}
-	first, err := newFinder(ls, base, func(int) *shadow { return newShadow() })
+	first, err := newFinder(sets, base, func(int) *shadow { return newShadow() })
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +63,7 @@ func FindLate(ctx context.Context, history History, ls LabelSource, base *bucket
 	if !late {
 		return out, nil
 	}
-	second, err := newFinder(ls, base, func(id int) *shadow { return seconds[id] })
+	second, err := newFinder(sets, base, func(id int) *shadow { return seconds[id] })
 	if err != nil {
 		return nil, err
 	}
@@ -77,14 +81,18 @@ func FindLate(ctx context.Context, history History, ls LabelSource, base *bucket
 // finder is one pass.
 type finder struct {
 	shards [Shards]*Shard // nil: of no interest
+	base   *bucket.Store
+	sets   *foundLabels
+	gone   [Shards]map[log.SeriesRef]*bucket.Evicted // what was evicted
 	recent *recentWrites
 	at     log.Seq // every shard reflects the events up to here; some may reflect more
 	newest log.Seq
 }
 
 // newFinder restores the shards that have a shadow.
-func newFinder(ls LabelSource, base *bucket.Store, shadowOf func(int) *shadow) (*finder, error) {
-	f := &finder{recent: newRecentWrites()}
+func newFinder(sets LabelSets, base *bucket.Store, shadowOf func(int) *shadow) (*finder, error) {
+	ls := &foundLabels{sets: sets}
+	f := &finder{recent: newRecentWrites(), base: base, sets: ls}
 	for id := range Shards {
 		s := NewShard(id, ls)
 		if base != nil {
@@ -92,7 +100,7 @@ func newFinder(ls LabelSource, base *bucket.Store, shadowOf func(int) *shadow) (
 			if err == nil && ok {
 				s, err = DecodeShard(id, ls, state)
 			}
-			if err != nil {
+			if err = cmp.Or(ls.err(), err); err != nil {
 				return nil, fmt.Errorf("base: shard %d: %w", id, err)
 			}
 		}
@@ -153,7 +161,7 @@ func (f *finder) fold(ctx context.Context, groups []group, read func(at, to log.
 		repeats := f.recent.judge(events)
 		var g errgroup.Group
 		for i := range groups {
-			g.Go(func() error { return applyBatch(&groups[i], events, repeats) })
+			g.Go(func() error { return f.applyBatch(&groups[i], events, repeats) })
 		}
 		last := events[len(events)-1].Seq
 		next, nextSamples, readErr := read(last, to)
@@ -168,11 +176,94 @@ func (f *finder) fold(ctx context.Context, groups []group, read func(at, to log.
 }
 
 // applyBatch folds events into a group.
-func applyBatch(g *group, events []*log.Event, repeats []log.Seq) error {
+func (f *finder) applyBatch(g *group, events []*log.Event, repeats []log.Seq) error {
 	for i, ev := range events {
-		if _, err := g.apply(ev, repeats != nil && repeats[i] > 0, nil); err != nil {
+		if err := f.admit(g, ev); err != nil {
+			return err
+		}
+		_, err := g.apply(ev, repeats != nil && repeats[i] > 0, nil)
+		if err = cmp.Or(f.sets.err(), err); err != nil {
 			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
 		}
+		f.collect(g)
+	}
+	return nil
+}
+
+// admit has the records of the evicted series that an event names at hand.
+func (f *finder) admit(g *group, ev *log.Event) error {
+	w, ok := ev.Body.(*log.Write)
+	if !ok {
+		return nil
+	}
+	for ref := range namedIn(w) {
+		id := ShardOf(ref)
+		s := g[id]
+		if s == nil || s.slots.get(ref) != 0 || s.shadow.ignores(ref) {
+			continue
+		}
+		if e := f.gone[id][ref]; e != nil {
+			s.returning = f.gone[id]
+			continue
+		}
+		if f.base == nil {
+			continue
+		}
+		e, ok, err := f.base.Evicted(uint64(ref))
+		if err != nil {
+			return err
+		}
+		if ok {
+			f.keep(id, &e)
+			s.returning = f.gone[id]
+		}
+	}
+	return nil
+}
+
+func (f *finder) collect(g *group) {
+	for id, s := range g {
+		if s == nil {
+			continue
+		}
+		for i := range s.evicted {
+			if !s.evicted[i].Stays {
+				f.keep(id, &s.evicted[i])
+			}
+		}
+		s.evicted = nil
+	}
+}
+
+func (f *finder) keep(id int, e *bucket.Evicted) {
+	if f.gone[id] == nil {
+		f.gone[id] = make(map[log.SeriesRef]*bucket.Evicted)
+	}
+	f.gone[id][log.SeriesRef(e.Ref)] = e
+}
+
+// LabelSets is where the label sets of all series are found, resident or not.
+type LabelSets interface {
+	Find(ref log.SeriesRef) (labels.Labels, bool, error)
+}
+
+// foundLabels makes a LabelSource of LabelSets. The first error stays.
+type foundLabels struct {
+	sets   LabelSets
+	failed atomic.Pointer[error]
+}
+
+func (l *foundLabels) Labels(ref log.SeriesRef) (labels.Labels, bool) {
+	ls, ok, err := l.sets.Find(ref)
+	if err != nil {
+		l.failed.CompareAndSwap(nil, &err)
+	}
+	return ls, ok && err == nil
+}
+
+func (l *foundLabels) err() error {
+	if p := l.failed.Load(); p != nil {
+		return *p
 	}
 	return nil
 }

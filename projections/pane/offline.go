@@ -21,6 +21,7 @@ func (p *Projection) RunReadOnly(ctx context.Context) error {
 	for _, w := range p.workers {
 		g.Go(func() error { return w.run(gctx) })
 	}
+	g.Go(func() error { return p.index.Run(gctx) })
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -37,7 +38,7 @@ func (p *Projection) Held(ctx context.Context) (int64, error) {
 			n += t.Memory()
 		}
 		held.Add(n)
-		state.Add(stateBytesPerSeries * int64(len(s.series)))
+		state.Add(stateBytesPerSeries * int64(s.resident()))
 	})
 	if held.Load() < state.Load() {
 		return 0, err

@@ -1,6 +1,7 @@
 package pane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/log"
@@ -79,16 +81,38 @@ func New(events Log, index *series.Index, store *bucket.Store, opts Options) *Pr
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Projection{
+	p := &Projection{
 		events: events, index: index, store: store, opts: opts, logger: opts.Logger,
 		turn: make(chan struct{}, 1), failed: make(chan struct{}),
 	}
+	index.Keep(p)
+	return p
 }
 
 // Name implements projections.Projection.
 func (p *Projection) Name() string { return "pane" }
 
-// Restore implements projections.Projection: it loads every shard's checkpoint. The index must hold the dictionary already.
+// residents makes the series that a checkpoint names resident, and is where their label sets are found.
+type residents struct {
+	index *series.Index
+	err   error // of the dictionary
+}
+
+// Labels implements LabelSource.
+func (r *residents) Labels(ref log.SeriesRef) (labels.Labels, bool) {
+	ls, ok, err := r.index.Find(ref)
+	if err != nil {
+		r.err = err
+		return labels.EmptyLabels(), false
+	}
+	if ok {
+		r.index.Add(ref, ls)
+	}
+	return ls, ok
+}
+
+// Restore implements projections.Projection: it loads every shard's checkpoint, and makes its series resident in the index, which must
+// know the dictionary already.
 func (p *Projection) Restore() (projections.Restored, error) {
 	p.workers = make([]*worker, p.opts.Workers)
 	for i := range p.workers {
@@ -102,9 +126,12 @@ func (p *Projection) Restore() (projections.Restored, error) {
 		}
 		s := NewShard(id, p.index)
 		if ok {
-			if s, err = DecodeShard(id, p.index, state); err != nil {
+			from := residents{index: p.index}
+			s, err = DecodeShard(id, &from, state)
+			if err = cmp.Or(from.err, err); err != nil {
 				return projections.Restored{}, fmt.Errorf("shard %d: %w", id, err)
 			}
+			s.labels = p.index
 			if s.seq != log.Seq(seq) {
 				return projections.Restored{}, fmt.Errorf("shard %d: %w: state of %d under sequence %d", id, ErrCorruptState, s.seq, seq)
 			}
@@ -152,10 +179,6 @@ func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
 		return err
 	}
 	defer p.leave()
-	// In turn, so that at every cut the index knows exactly the series of what was dispatched.
-	for _, ev := range events {
-		p.index.Apply(ev)
-	}
 	healing, err := p.findHealing(ctx, events)
 	if err != nil {
 		return err
@@ -245,6 +268,7 @@ func (p *Projection) Run(ctx context.Context) error {
 	for _, w := range p.workers {
 		g.Go(func() error { return w.run(gctx) })
 	}
+	g.Go(func() error { return p.index.Run(gctx) })
 	if p.opts.CheckpointInterval > 0 {
 		g.Go(func() error { return p.checkpointLoop(gctx) })
 	}
@@ -277,16 +301,11 @@ type visit func(*Shard, *shelf)
 // cut visits every shard at one place in the order of events and returns the sequence there (P6). When cut fails, a visit
 // may still run later and write to what it closes over.
 func (p *Projection) cut(ctx context.Context, v visit) (log.Seq, error) {
-	return p.cutBy(ctx, func() visit { return v })
-}
-
-// cutBy is cut with a visit that is made in turn: nothing is dispatched between the making and the cut.
-func (p *Projection) cutBy(ctx context.Context, prepare func() visit) (log.Seq, error) {
 	done := make(chan struct{}, len(p.workers))
 	if err := p.enter(ctx); err != nil {
 		return 0, err
 	}
-	err := p.send(ctx, message{visit: prepare(), done: done})
+	err := p.send(ctx, message{visit: v, done: done})
 	seq := log.Seq(p.dispatched.Load())
 	p.leave()
 	if err != nil {

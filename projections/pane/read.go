@@ -1,6 +1,7 @@
 package pane
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -13,6 +14,7 @@ import (
 	"tidemark/projections/accum"
 	"tidemark/projections/bucket"
 	"tidemark/projections/plan"
+	"tidemark/projections/series"
 )
 
 // data path 6 of 6: answer. Reads take a view of every shard at one place in the order of events, and do the rest outside.
@@ -28,32 +30,29 @@ func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error
 	if err := p.waitDispatched(ctx, p.events.Head()); err != nil {
 		return nil, err
 	}
-	known := p.index.Len()
-	selected := make([][]log.SeriesRef, len(reqs))
-	for i := range reqs {
-		if reqs[i].Tracked {
-			continue // no series are asked for
-		}
-		var err error
-		if selected[i], err = p.index.Select(ctx, reqs[i].Matchers...); err != nil {
-			return nil, err
-		}
-	}
+	fresh := p.index.Follow() // before the selection: what comes after it is told of
+	defer fresh.End()
 	reads := make([]*streamRead, len(reqs))
-	defer p.store.Pin()() // before the views are taken, until they are read
-	seq, err := p.cutBy(ctx, func() visit {
-		// The answer is as of the cut, so it has the series that came since the selection (P6).
-		fresh := p.index.Since(known)
-		for i := range reqs {
-			if !reqs[i].Tracked {
-				selected[i] = p.withFresh(selected[i], fresh, reqs[i].Matchers)
+	for i := range reqs {
+		var refs []log.SeriesRef
+		if !reqs[i].Tracked { // otherwise no series are asked for
+			var err error
+			if refs, err = p.index.Select(ctx, reqs[i].Matchers...); err != nil {
+				return nil, err
 			}
-			reads[i] = newStreamRead(&reqs[i], selected[i])
 		}
-		return func(s *Shard, sh *shelf) {
-			for _, r := range reads {
-				r.take(s, sh)
+		reads[i] = newStreamRead(&reqs[i], refs)
+	}
+	defer p.store.Pin()() // before the views are taken, until they are read
+	seq, err := p.cut(ctx, func(s *Shard, sh *shelf) {
+		// The answer is as of the cut, so it has the series that came since the selection (P6): those of this shard are all there, because
+		// its worker made them resident before it applied the events up to here.
+		added := p.freshIn(s.id, fresh)
+		for _, r := range reads {
+			if !r.req.Tracked && s.generation == 0 { // those of later generations come after it, at the same place
+				r.add(s.id, added)
 			}
+			r.take(s, sh)
 		}
 	})
 	if err != nil {
@@ -68,20 +67,36 @@ func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error
 	return snap, nil
 }
 
-// withFresh adds those of the fresh series that match to what was selected, and returns all in increasing order.
-func (p *Projection) withFresh(selected, fresh []log.SeriesRef, ms []*labels.Matcher) []log.SeriesRef {
-	n := len(selected)
-	for _, ref := range fresh {
-		ls, ok := p.index.Labels(ref)
-		if ok && !slices.ContainsFunc(ms, func(m *labels.Matcher) bool { return !m.Matches(ls.Get(m.Name)) }) {
-			selected = append(selected, ref)
+// freshSeries is a series that became resident while a read was under way.
+type freshSeries struct {
+	ref    log.SeriesRef
+	labels labels.Labels
+}
+
+func (p *Projection) freshIn(shard int, f *series.Follower) (out []freshSeries) {
+	for _, ref := range f.Added() {
+		if ShardOf(ref) != shard {
+			continue
+		}
+		if ls, ok := p.index.Labels(ref); ok { // otherwise it is gone again, and among the evicted
+			out = append(out, freshSeries{ref, ls})
 		}
 	}
-	if len(selected) > n {
-		slices.Sort(selected)
-		selected = slices.Compact(selected)
+	return out
+}
+
+// add adds those of the fresh series that match to what was selected of a shard.
+func (r *streamRead) add(shard int, fresh []freshSeries) {
+	refs := r.refs[shard]
+	for _, f := range fresh {
+		if series.MatchAll(f.labels, r.req.Matchers) {
+			refs = append(refs, uint64(f.ref))
+		}
 	}
-	return selected
+	if len(refs) > len(r.refs[shard]) {
+		slices.Sort(refs)
+		r.refs[shard] = slices.Compact(refs)
+	}
 }
 
 // streamRead gathers one request's answer: first in the workers, one shard each, then outside.
@@ -90,6 +105,8 @@ type streamRead struct {
 	refs   [Shards][]uint64
 	views  [Shards]bucket.ShardView
 	series [Shards][]Series // parallel to refs
+	gone   [Shards]departed
+	asleep [256]bool // shards on whose disk there may be evicted series that match
 
 	mu       sync.Mutex
 	known    bool
@@ -101,6 +118,7 @@ type streamRead struct {
 	frontier int64
 	proven   int64
 	tracked  Tracked
+	group    *uint32 // of the one experiment that is asked for, if evicted series are told apart by it
 }
 
 func newStreamRead(req *Request, refs []log.SeriesRef) *streamRead {
@@ -132,6 +150,10 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 		if t, ok := s.experiments[name]; ok {
 			r.proven, r.frontier = max(r.proven, t), max(r.frontier, st.bound(t))
 		}
+		if !s.relabelled {
+			g := groupOf(name)
+			r.group = &g
+		}
 	}
 	if r.req.Tracked {
 		r.tracked.add(&st.track, r.req.From, r.req.To)
@@ -148,6 +170,9 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 		t.AddTo(&v.View, st.key, lo, hi)
 	}
 	s.table.AddTo(&v.View, st.key, lo, hi)
+	if st.evictedThrough > r.req.From {
+		r.gone[s.id], r.asleep[s.id] = sh.evicted[:len(sh.evicted):len(sh.evicted)], true
+	}
 
 	series := make([]Series, len(v.Refs))
 	for i, ref := range v.Refs {
@@ -200,11 +225,7 @@ func (s *Shard) frontier(st *stream) int64 {
 
 // member returns the series' place in the stream, and the series; nil if it has none.
 func (s *Shard) member(ref log.SeriesRef, st *stream) (*member, *seriesState) {
-	i := int(ref / Shards)
-	if i/slotPage >= len(s.slots) || s.slots[i/slotPage] == nil {
-		return nil, nil
-	}
-	slot := s.slots[i/slotPage][i%slotPage]
+	slot := s.slots.get(ref)
 	if slot <= 0 {
 		return nil, nil
 	}
@@ -235,6 +256,9 @@ func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) 
 	}
 	room := &slab{panes: int((r.req.To - r.req.From) / max(1, r.grid.Width))}
 	from := max(r.req.From, min(r.expired, r.req.To))
+	if err := p.wake(ctx, r, from); err != nil {
+		return Answer{}, err
+	}
 	err := p.store.Collect(ctx, r.key, r.grid, from, r.req.To, r.views[:], func(shard int, b bucket.Bucket) error {
 		return addBucket(&r.series[shard][b.At], b, room)
 	})
@@ -258,9 +282,9 @@ func (p *Projection) ordered(r *streamRead) ([]Series, error) {
 			if len(s.T) == 0 && len(s.Cols) == 0 && len(s.Open) == 0 && len(s.Incomplete) == 0 && len(s.Histograms) == 0 {
 				continue
 			}
-			ls, ok := p.index.Labels(log.SeriesRef(r.refs[shard][i]))
-			if !ok {
-				return nil, fmt.Errorf("pane: series %d has no label set", r.refs[shard][i])
+			ls, ok, err := p.index.Find(log.SeriesRef(r.refs[shard][i]))
+			if err != nil || !ok {
+				return nil, cmp.Or(err, errNoLabels(log.SeriesRef(r.refs[shard][i])))
 			}
 			s.Labels = ls
 			there = append(there, s)
@@ -295,6 +319,110 @@ func (r *slab) reserve(w *accum.Window, n int) {
 	}
 	w.T, r.t = r.t[:0:want], r.t[want:]
 	w.V, r.v = r.v[:0:want], r.v[want:]
+}
+
+// wake adds the evicted series that match and may have something in (from, To] to what was selected. The disk may tell of more than there
+// was when the views were taken: those were resident then, and are in the selection if they match.
+func (p *Projection) wake(ctx context.Context, r *streamRead, from int64) error {
+	if from >= r.req.To || !slices.Contains(r.asleep[:], true) {
+		return nil
+	}
+	lo, _ := r.grid.Locate(from + r.grid.Width)
+	hi, _ := r.grid.Locate(r.req.To)
+	var found [Shards][]uint64
+	seen := make(map[uint64]struct{})
+	meet := func(shard int, ref uint64) error {
+		if _, ok := slices.BinarySearch(r.refs[shard], ref); ok {
+			return nil
+		}
+		if _, ok := seen[ref]; ok {
+			return nil
+		}
+		seen[ref] = struct{}{}
+		ls, ok, err := p.index.Find(log.SeriesRef(ref))
+		if err == nil && ok && series.MatchAll(ls, r.req.Matchers) {
+			found[shard] = append(found[shard], ref)
+		}
+		return err
+	}
+	for shard, gone := range r.gone {
+		if err := gone.in(r.key, lo, hi, r.group, func(ref uint64) error { return meet(shard, ref) }); err != nil {
+			return err
+		}
+	}
+	if err := p.store.EvictedIn(ctx, r.key, lo, hi, &r.asleep, r.group, meet); err != nil {
+		return err
+	}
+	for shard := range found {
+		r.widen(shard, found[shard])
+	}
+	return nil
+}
+
+// widen adds series of a shard that have nothing open.
+func (r *streamRead) widen(shard int, found []uint64) {
+	if len(found) == 0 {
+		return
+	}
+	open := make(map[uint64][]int64)
+	for i, ref := range r.refs[shard] {
+		if o := r.series[shard][i].Open; o != nil {
+			open[ref] = o
+		}
+	}
+	refs := append(slices.Clone(r.refs[shard]), found...)
+	slices.Sort(refs)
+	r.refs[shard], r.views[shard].Refs = refs, refs
+	r.series[shard] = make([]Series, len(refs))
+	for i, ref := range refs {
+		r.series[shard][i].Open = open[ref]
+	}
+}
+
+// Stored implements series.Stored.
+func (p *Projection) Stored(ctx context.Context, yield func(log.SeriesRef) error) error {
+	var mu sync.Mutex
+	gone := make([]departed, 0, Shards)
+	expired := make(map[uint64]expiry)
+	if _, err := p.cut(ctx, func(s *Shard, sh *shelf) {
+		mu.Lock()
+		defer mu.Unlock()
+		gone = append(gone, sh.evicted[:len(sh.evicted):len(sh.evicted)])
+		for id, e := range s.expired {
+			expired[uint64(id)] = e
+		}
+	}); err != nil {
+		return err
+	}
+	streams, err := p.store.EvictedStreams()
+	if err != nil {
+		return err
+	}
+	for _, d := range gone {
+		for i := range d {
+			for _, s := range d[i].Streams {
+				streams = append(streams, s.Stream)
+			}
+		}
+	}
+	slices.Sort(streams)
+	for _, id := range slices.Compact(streams) {
+		from := int64(math.MinInt64)
+		if e, ok := expired[id]; ok {
+			from, _ = e.grid.Locate(e.through + e.grid.Width)
+		}
+		for _, d := range gone {
+			if err := d.in(id, from, math.MaxInt64, nil, func(ref uint64) error { return yield(log.SeriesRef(ref)) }); err != nil {
+				return err
+			}
+		}
+		if err := p.store.EvictedIn(ctx, id, from, math.MaxInt64, nil, nil, func(_ int, ref uint64) error {
+			return yield(log.SeriesRef(ref))
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addBucket appends one bucket behind what the series has.

@@ -49,6 +49,8 @@ type script struct {
 	t         *testing.T
 	index     *series.Index
 	refs      map[string]log.SeriesRef
+	sets      map[log.SeriesRef]labels.Labels
+	gone      map[log.SeriesRef]*bucket.Evicted
 	next      log.SeriesRef
 	shards    group
 	recent    *recentWrites
@@ -58,7 +60,7 @@ type script struct {
 }
 
 func newScript(t *testing.T) *script {
-	s := &script{t: t, index: series.New(), refs: make(map[string]log.SeriesRef)}
+	s := &script{t: t, index: series.New(), refs: make(map[string]log.SeriesRef), sets: make(map[log.SeriesRef]labels.Labels), gone: make(map[log.SeriesRef]*bucket.Evicted)}
 	s.recent = newRecentWrites()
 	for id := range s.shards {
 		s.shards[id] = NewShard(id, s.index)
@@ -250,12 +252,58 @@ func (s *script) value(v string) float64 {
 func (s *script) apply(body log.Body) string {
 	s.seq++
 	ev := &log.Event{Seq: s.seq, LogTime: s.log, WallTime: s.wall, Body: body}
-	s.index.Apply(ev)
+	s.admit(body)
 	repeats := s.recent.judge([]*log.Event{ev})
 	if _, err := s.shards.apply(ev, repeats != nil, nil); err != nil {
 		return fmt.Sprintf("error: %v\n", err)
 	}
-	return s.published()
+	return s.published() + s.collect()
+}
+
+// admit does what a worker does before an event: it makes the series resident that are not, with the records that it has of them.
+func (s *script) admit(body log.Body) {
+	w, ok := body.(*log.Write)
+	if !ok {
+		return
+	}
+	for _, d := range w.Defs {
+		s.sets[d.Ref] = d.Labels
+	}
+	for ref := range namedIn(w) {
+		sh := s.shards[ShardOf(ref)]
+		sh.returning = s.gone
+		s.index.Add(ref, s.sets[ref])
+	}
+}
+
+// collect does what a worker does after an event, and prints what was evicted.
+func (s *script) collect() string {
+	var lines []string
+	for _, sh := range s.shards {
+		for i := range sh.evicted {
+			e := &sh.evicted[i]
+			line := fmt.Sprintf("evicted %s at %d:", s.sets[log.SeriesRef(e.Ref)], e.Seq)
+			if e.Stays {
+				line = fmt.Sprintf("left by %s at %d:", s.sets[log.SeriesRef(e.Ref)], e.Seq)
+			} else {
+				s.gone[log.SeriesRef(e.Ref)] = e
+				s.index.Evict([]log.SeriesRef{log.SeriesRef(e.Ref)})
+			}
+			for _, st := range e.Streams {
+				line += fmt.Sprintf(" c=%s", ms(st.Closed))
+				if st.Holds {
+					line += fmt.Sprintf(" blocks %d to %d", st.First, st.Last)
+				}
+			}
+			lines = append(lines, line)
+		}
+		sh.evicted = nil
+	}
+	sort.Strings(lines)
+	if len(lines) == 0 {
+		return ""
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // published prints and clears the tables.
@@ -279,7 +327,7 @@ func (s *script) publishedBy(sh *Shard, st *stream) []string {
 	sh.table.AddTo(&v, uint64(st.spec.ID), math.MinInt64/4, math.MaxInt64/4)
 	var lines []string
 	s.must(v.Each(st.grid, func(b bucket.Bucket) error {
-		ls, _ := s.index.Labels(log.SeriesRef(b.Ref))
+		ls := s.sets[log.SeriesRef(b.Ref)]
 		line := fmt.Sprintf("%s %s", ls, st.span(b.End))
 		if b.Pane != nil {
 			p, n, err := accum.DecodePane(b.Pane, b.End)
@@ -386,7 +434,7 @@ func (s *script) show() string {
 	for _, sh := range s.shards {
 		for i := range sh.series {
 			sr := &sh.series[i]
-			ls, _ := s.index.Labels(sr.ref)
+			ls := s.sets[sr.ref]
 			for j := range sr.members {
 				m := &sr.members[j]
 				line := fmt.Sprintf("%s/%d: c=%s", ls, m.stream.width, ms(m.c))

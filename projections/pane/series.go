@@ -81,7 +81,8 @@ type member struct {
 	open   []openBucket // by increasing end
 	// Buckets with E ≤ tailFloor take no correction any more: their raw samples were given up when the tail ended.
 	tailFloor int64
-	armed     bool // the shard's timer heap has an entry
+	first     int64 // the first end of a bucket that was opened, corrected or marked since the series came into memory; noEnd if none was
+	armed     bool  // the shard's timer heap has an entry
 }
 
 // openAt returns the position of the open bucket that ends at e, or where it would stand.
@@ -112,7 +113,9 @@ type seriesState struct {
 	raw         run
 	histograms  []int64 // times of native-histogram samples within the run's reach, increasing
 	lastApplied int64   // log time of the last applied sample, ms
+	lastNamed   int64   // log time of the last event that named the series, ms
 	members     []member
+	gen         uint16 // of the place that the series stands in: timers of the one before it do not mean it
 }
 
 // prune gives up the raw samples that no member can read any more, as of log time now. A tail ends here, and what it covered
@@ -132,6 +135,9 @@ func (s *seriesState) prune(now, horizon int64) {
 		}
 		// The first bucket that may still be corrected begins at the bucket end at or before this.
 		keep = min(keep, satSub(m.stream.floorEnd(max(satSub(m.c, horizon), m.tailFloor)), m.stream.edge))
+	}
+	if s.over(now, horizon) {
+		keep = math.MaxInt64 // of an evicted series nothing is left
 	}
 	s.raw.dropThrough(keep)
 	if len(s.histograms) > 0 && s.histograms[0] <= keep {

@@ -3,6 +3,7 @@ package pane
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -38,8 +39,11 @@ type LabelSource interface {
 // ErrUnsupportedEvent is returned for events that this version does not fold. It is never skipped.
 var ErrUnsupportedEvent = errors.New("pane: event is not supported")
 
-// unwanted marks a series that no stream takes.
-const unwanted = -1
+// unwanted marks a series that no stream takes, and unwantedOld one that was not named since the marks last grew old.
+const (
+	unwanted    = -1
+	unwantedOld = -2
+)
 
 // slot tables are indexed by ref / Shards, in pages.
 const slotPage = 256
@@ -76,11 +80,19 @@ type Shard struct {
 	expired     map[plan.StreamID]expiry
 	former      map[plan.StreamID]former // streams that the plan had once
 
-	slots   []*[slotPage]int32 // ref/Shards → 0 unknown, unwanted, or index+1 into series
-	series  []seriesState
+	slots   slotTable
+	series  []seriesState // by slot; ref 0 where there is none
+	free    []int32       // places in series
 	timers  timerHeap
+	idle    timerHeap // by when a series may be due for eviction; never late, maybe early
 	table   *bucket.Table
 	corrupt error // set once; every later Apply returns it
+
+	unwantedSince int64 // log time at which the marks of unwanted series last grew old
+	relabelled    bool  // the experiment label has changed: the groups of evicted series do not say which experiment they were of
+
+	evicted   []bucket.Evicted                  // since whoever runs the fold last took them
+	returning map[log.SeriesRef]*bucket.Evicted // records of evicted series that the event at hand names; filled before it is applied
 
 	corrected []correction // scratch of applyRun
 
@@ -93,7 +105,7 @@ func NewShard(id int, ls LabelSource) *Shard {
 		id: id, labels: ls, table: bucket.NewTable(),
 		stats: make(map[string]*experiment), pending: make(map[string]*experiment), corrections: make(map[string]*experiment),
 		logTime: math.MinInt64, startedAt: math.MinInt64, maxT: math.MinInt64, proven: math.MinInt64,
-		plan: &plan.Plan{},
+		plan: &plan.Plan{}, slots: slotTable{shard: id}, unwantedSince: math.MinInt64,
 	}
 }
 
@@ -133,6 +145,7 @@ func (g *group) apply(ev *log.Event, repeats bool, healing *Healing) (closed uin
 	for _, s := range taking {
 		if s != nil {
 			closed += s.control(ev, healing)
+			s.evictIdle()
 		}
 	}
 	for _, s := range g {
@@ -167,6 +180,11 @@ func (g *group) write(ev *log.Event, w *log.Write, repeats bool) {
 	for _, ref := range slices.Sorted(maps.Keys(histograms)) {
 		g[ShardOf(ref)].applyRun(ev, ref, nil, nil, histograms[ref])
 	}
+	for i := range w.Exemplars {
+		if ref := w.Exemplars[i].Ref; g[ShardOf(ref)] != nil {
+			g[ShardOf(ref)].lookup(ref) // nothing of it is folded, but the series is named
+		}
+	}
 	maxT := int64(math.MinInt64)
 	for _, t := range w.Times {
 		maxT = max(maxT, t)
@@ -190,6 +208,32 @@ func (g *group) countRepeated(w *log.Write) {
 			s.countRepeated(ref, w.Values[from:to])
 		}
 		from = to
+	}
+	for ref := range namedIn(w) {
+		if s := g[ShardOf(ref)]; s != nil {
+			s.lookup(ref)
+		}
+	}
+}
+
+// namedIn yields the series that a write names, each at least once.
+func namedIn(w *log.Write) iter.Seq[log.SeriesRef] {
+	return func(yield func(log.SeriesRef) bool) {
+		for _, ref := range w.Refs {
+			if !yield(ref) {
+				return
+			}
+		}
+		for i := range w.Exemplars {
+			if !yield(w.Exemplars[i].Ref) {
+				return
+			}
+		}
+		for i := range w.Histograms {
+			if !yield(w.Histograms[i].Ref) {
+				return
+			}
+		}
 	}
 }
 
@@ -281,13 +325,17 @@ func (s *Shard) start(ev *log.Event, b *log.Start) {
 	}
 }
 
-// lookup returns the state of a series, made if a stream takes it; nil if none does.
+// lookup returns the state of a series that the event at hand names, made if a stream takes it; nil if none does.
 func (s *Shard) lookup(ref log.SeriesRef) (int32, *seriesState) {
-	slot := s.slot(ref)
-	switch {
-	case *slot > 0:
-		return *slot - 1, &s.series[*slot-1]
-	case *slot == unwanted:
+	switch slot := s.slots.get(ref); {
+	case slot > 0:
+		sr := &s.series[slot-1]
+		sr.lastNamed = s.logTime
+		return slot - 1, sr
+	case slot == unwanted:
+		return 0, nil
+	case slot == unwantedOld:
+		s.slots.set(ref, unwanted)
 		return 0, nil
 	}
 	ls, ok := s.labels.Labels(ref)
@@ -297,13 +345,20 @@ func (s *Shard) lookup(ref log.SeriesRef) (int32, *seriesState) {
 	}
 	members := newMembers(s.streams, ls)
 	if len(members) == 0 {
-		*slot = unwanted
+		s.slots.set(ref, unwanted)
 		return 0, nil
 	}
-	s.series = append(s.series, seriesState{ref: ref, experiment: s.experimentOf(ls), members: members, lastApplied: math.MinInt64})
-	*slot = int32(len(s.series))
-	return *slot - 1, &s.series[*slot-1]
+	if e := s.returning[ref]; e != nil {
+		for i := range members {
+			members[i].returned(e)
+		}
+		s.shadow.returned(ref, e, members)
+	}
+	idx := s.enter(s.newSeries(ref, ls, members))
+	return idx, &s.series[idx]
 }
+
+func errNoLabels(ref log.SeriesRef) error { return fmt.Errorf("pane: series %d has no label set", ref) }
 
 // experimentOf returns the experiment of a label set.
 func (s *Shard) experimentOf(ls labels.Labels) string {
@@ -313,26 +368,13 @@ func (s *Shard) experimentOf(ls labels.Labels) string {
 	return Unlabelled
 }
 
-// slot returns the place of ref in the slot table.
-func (s *Shard) slot(ref log.SeriesRef) *int32 {
-	i := int(ref / Shards)
-	p := i / slotPage
-	for len(s.slots) <= p {
-		s.slots = append(s.slots, nil)
-	}
-	if s.slots[p] == nil {
-		s.slots[p] = new([slotPage]int32)
-	}
-	return &s.slots[p][i%slotPage]
-}
-
 // newMembers returns the series' membership in those of the streams that want it.
 func newMembers(streams []*stream, ls labels.Labels) []member {
 	var out []member
 	for _, st := range streams {
 		if st.wants(ls) {
 			st.seriesN++
-			out = append(out, member{stream: st, maxF: math.MinInt64, c: math.MinInt64, tailFloor: math.MinInt64})
+			out = append(out, member{stream: st, maxF: math.MinInt64, c: math.MinInt64, tailFloor: math.MinInt64, first: noEnd})
 		}
 	}
 	return out
@@ -460,21 +502,24 @@ func (s *Shard) file(idx int32, sr *seriesState, mi int, sample lateSample) bool
 	case isOpen:
 		m.open[i].last = s.logTime
 	case m.c < e:
+		m.first = min(m.first, e)
 		m.open = slices.Insert(m.open, i, openBucket{end: e, first: s.logTime, last: s.logTime})
 		m.stream.openN++
 		s.openedOne(sr)
 		m.stream.track.opened(e, s.seq)
 		if !m.armed {
 			m.armed = true
-			s.timers.push(timer{deadline: s.deadline(m, &m.open[i]), series: idx, member: int32(mi)})
+			s.timers.push(timer{deadline: s.deadline(m, &m.open[i]), series: idx, member: uint16(mi), gen: sr.gen})
 		}
 	case m.stream.spec.Late == plan.Drop:
+		m.first = min(m.first, e) // a heal may put it there
 		if s.shadow != nil {
 			s.shadow.refuse(s, sr, m, e, sample)
 		}
 		return false
 	case e > satSub(m.c, s.plan.HorizonMillis) && e > m.tailFloor:
 		m.stream.counts.Corrected++
+		m.first = min(m.first, e)
 		if c := (correction{member: mi, end: e}); !slices.Contains(s.corrected, c) {
 			s.corrected = append(s.corrected, c)
 		}
@@ -482,6 +527,7 @@ func (s *Shard) file(idx int32, sr *seriesState, mi int, sample lateSample) bool
 		s.shadow.refuse(s, sr, m, e, sample)
 		return false
 	default:
+		m.first = min(m.first, e)
 		block, pos := m.stream.grid.Locate(e)
 		m.stream.track.change(e, s.seq)
 		s.table.MarkIncomplete(bucket.Key{Stream: m.stream.key, Block: block}, uint64(sr.ref), pos)
@@ -564,6 +610,11 @@ func (s *Shard) watermark(ev *log.Event, b *log.Watermark) {
 func (s *Shard) prove(b *log.Watermark, t int64) {
 	if !b.Scoped {
 		s.proven = max(s.proven, t)
+		// What it proves, it proves for every experiment.
+		maps.DeleteFunc(s.experiments, func(_ string, old int64) bool { return old <= s.proven })
+		return
+	}
+	if t <= s.proven {
 		return
 	}
 	if ShardOfExperiment(b.Experiment) != s.id {
@@ -607,6 +658,7 @@ func (s *Shard) replan(b *log.Plan) {
 		s.corrupt = fmt.Errorf("pane: plan at %d: %w", s.seq, err)
 		return
 	}
+	s.settle()
 	s.endStreams(p)
 	old := make(map[plan.StreamID]*stream, len(s.streams))
 	for _, st := range s.streams {
@@ -633,9 +685,6 @@ func (s *Shard) replan(b *log.Plan) {
 		all[st.spec.ID] = st
 		s.shadow.planned(st.spec.ID, s.seq)
 	}
-	for _, st := range old {
-		s.part(st)
-	}
 	streams := make([]*stream, 0, len(all))
 	for _, spec := range p.Streams {
 		if st := all[spec.ID]; st != nil {
@@ -651,6 +700,7 @@ func (s *Shard) adopt(p *plan.Plan, streams, added []*stream, gone map[plan.Stre
 	relabelled := p.ExperimentLabel != s.plan.ExperimentLabel
 	if relabelled {
 		s.experiments = nil // they are values of another label
+		s.relabelled = s.relabelled || s.plan.ExperimentLabel != ""
 	}
 	horizon := s.plan.HorizonMillis
 	s.plan, s.streams = p, streams
@@ -660,15 +710,17 @@ func (s *Shard) adopt(p *plan.Plan, streams, added []*stream, gone map[plan.Stre
 	}
 	for i := range s.series {
 		sr := &s.series[i]
+		if sr.ref == 0 {
+			continue
+		}
 		for j := range sr.members {
 			// Raw samples that a shorter horizon has given up do not come back with a longer one.
 			m := &sr.members[j]
 			m.tailFloor = max(m.tailFloor, satSub(m.c, horizon))
 		}
-		sr.members = slices.DeleteFunc(sr.members, func(m member) bool { return gone[m.stream.spec.ID] == m.stream })
-		ls, ok := s.labels.Labels(sr.ref)
+		s.leave(sr, gone)
+		ls, ok := s.labelsOf(sr.ref)
 		if !ok {
-			s.corrupt = fmt.Errorf("pane: series %d has no label set", sr.ref)
 			return
 		}
 		sr.members = append(sr.members, newMembers(added, ls)...)
@@ -679,17 +731,13 @@ func (s *Shard) adopt(p *plan.Plan, streams, added []*stream, gone map[plan.Stre
 			sr.raw, sr.histograms = run{}, nil // nothing can read them any more
 		}
 	}
-	s.recount(relabelled)
-	for _, page := range s.slots {
-		if page == nil {
-			continue
-		}
-		for i := range page {
-			if page[i] == unwanted {
-				page[i] = 0
-			}
+	for _, st := range gone {
+		if s.generation == 0 { // of the others the first generation's shards keep account
+			s.part(st)
 		}
 	}
+	s.recount(relabelled)
+	s.reconsiderUnwanted(added)
 	if s.shadow == nil {
 		s.track()
 	}

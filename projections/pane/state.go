@@ -15,26 +15,28 @@ import (
 
 // A shard's state, version 3, is a sequence of varints (v: zigzag, u: unsigned), in this order:
 //
-//	version:u = 3, seq:u, log time:v, started at:v, largest sample time:v, proven:v, sealed:u, drain wall time:v, unplanned:u
+//	version:u = 3, seq:u, log time:v, started at:v, largest sample time:v, proven:v, sealed:u, drain wall time:v, unplanned:u,
+//	  relabelled:u
 //	experiments with barriers: count:u, then each by name: length:u, name, proven:v
 //	plan: length:u, canonical JSON (length 0: none yet)
 //	generation of the streams:u, 0 the first
 //	later generations, in a shard of the first, by id: count:u, then each: id:u, from:u, coverage:v, handed over:u, until:u, streams: count:u,
 //	  then each: stream:u, origin:v, width:v, retention:v, removed:u
-//	per stream of the plan, in its order: 1 if the shard folds it (0: nothing follows), coverage:v, maxC:v, nine counters:u
-//	unwanted series: count:u, then ref delta:u each
-//	series: count:u, then each by its place in the shard:
-//	  ref:u, last applied:v
+//	per stream of the plan, in its order: 1 if the shard folds it (0: nothing follows), coverage:v, joined:u, evicted through:v, maxC:v,
+//	  nine counters:u
+//	unwanted series: marks aged at:v, those named since: count:u, then ref delta:u each; the others likewise
+//	series: count:u, then each by reference:
+//	  ref delta:u, last applied:v, last named:v
 //	  samples: count:u, first time:v, then time delta:u each; values, 8 bytes little-endian each
 //	  histogram times: count:u, first:v, then delta:u
-//	  members: count:u, then each: stream's position:u, maxF:v, c:v, tail floor:v, open buckets: count:u, then end:v, first:v, last:v
+//	  members: count:u, then each: stream's position:u, maxF:v, c:v, tail floor:v, first end:v, open buckets: count:u, then end:v, first:v, last:v
 //	expired streams: count:u, then each by stream: stream:u, origin:v, width:v, through:v, seq:u
-//	former streams: count:u, then each by stream: stream:u, origin:v, width:v, retention:v
+//	former streams: count:u, then each by stream: stream:u, origin:v, width:v, retention:v, evicted through:v
 //	per stream that the shard folds, in the plan's order: tracked since:u, plus 1 (0: not tracked, and nothing follows), changed ends: count:u,
 //	  first:v, then delta:u; then for each its seq:u
 //
-// The order of series is that of their first appearance, a function of the events; so are the bytes, but for
-// the changes that were forgotten because they had been taken note of.
+// The bytes are a function of the events, but for the changes that were forgotten because they had been taken note of, and for
+// how soon after it was due a series was evicted, which is not the same after a restart.
 const stateVersion = 3
 
 // ErrCorruptState is wrapped by every error about a shard state that does not decode.
@@ -56,6 +58,11 @@ func (s *Shard) Encode() []byte {
 	e.u(sealed)
 	e.v(s.drainWall)
 	e.u(s.unplanned)
+	relabelled := uint64(0)
+	if s.relabelled {
+		relabelled = 1
+	}
+	e.u(relabelled)
 	e.u(uint64(len(s.experiments)))
 	for _, name := range slices.Sorted(maps.Keys(s.experiments)) {
 		e.u(uint64(len(name)))
@@ -83,16 +90,24 @@ func (s *Shard) Encode() []byte {
 		next++
 		e.u(1)
 		e.v(st.coverage)
+		e.u(uint64(st.joined))
+		e.v(st.evictedThrough)
 		e.v(st.maxC)
 		for _, c := range st.counts.fields() {
 			e.u(*c)
 		}
 	}
 	s.encodeUnwanted(&e)
-	e.u(uint64(len(s.series)))
-	for i := range s.series {
-		e.series(&s.series[i], position)
-	}
+	e.u(uint64(s.resident()))
+	prev := log.SeriesRef(0)
+	s.slots.each(func(ref log.SeriesRef, slot int32) int32 {
+		if slot > 0 {
+			e.u(uint64(ref - prev))
+			prev = ref
+			e.series(&s.series[slot-1], position)
+		}
+		return slot
+	})
 	s.encodeExpired(&e)
 	s.encodeTracks(&e)
 	return e.b
@@ -105,29 +120,38 @@ func (c *Counts) fields() [9]*uint64 {
 	}
 }
 
+// resident returns the number of series that the shard keeps.
+func (s *Shard) resident() int { return len(s.series) - len(s.free) }
+
 // unwantedRefs yields the series that no stream takes, increasing.
-func (s *Shard) unwantedRefs() iter.Seq[uint64] {
-	return func(yield func(uint64) bool) {
-		for p, page := range s.slots {
-			if page == nil {
-				continue
+func (s *Shard) unwantedRefs() iter.Seq[log.SeriesRef] {
+	return func(yield func(log.SeriesRef) bool) {
+		more := true
+		s.slots.each(func(ref log.SeriesRef, slot int32) int32 {
+			if slot < 0 && more {
+				more = yield(ref)
 			}
-			for i := range page {
-				if page[i] == unwanted && !yield(uint64(p*slotPage+i)*Shards+uint64(s.id)) {
-					return
-				}
-			}
-		}
+			return slot
+		})
 	}
 }
 
 func (s *Shard) encodeUnwanted(e *encoder) {
-	refs := slices.Collect(s.unwantedRefs())
-	e.u(uint64(len(refs)))
-	prev := uint64(0)
-	for _, r := range refs {
-		e.u(r - prev)
-		prev = r
+	e.v(s.unwantedSince)
+	for _, age := range [...]int32{unwanted, unwantedOld} {
+		var refs []log.SeriesRef
+		s.slots.each(func(ref log.SeriesRef, slot int32) int32 {
+			if slot == age {
+				refs = append(refs, ref)
+			}
+			return slot
+		})
+		e.u(uint64(len(refs)))
+		prev := log.SeriesRef(0)
+		for _, r := range refs {
+			e.u(uint64(r - prev))
+			prev = r
+		}
 	}
 }
 
@@ -150,8 +174,8 @@ func (e *encoder) increasing(ts []int64) {
 }
 
 func (e *encoder) series(sr *seriesState, position map[*stream]uint64) {
-	e.u(uint64(sr.ref))
 	e.v(sr.lastApplied)
+	e.v(sr.lastNamed)
 	e.increasing(sr.raw.t)
 	for _, v := range sr.raw.v {
 		e.b = binary.LittleEndian.AppendUint64(e.b, math.Float64bits(v))
@@ -164,6 +188,7 @@ func (e *encoder) series(sr *seriesState, position map[*stream]uint64) {
 		e.v(m.maxF)
 		e.v(m.c)
 		e.v(m.tailFloor)
+		e.v(m.first)
 		e.u(uint64(len(m.open)))
 		for _, b := range m.open {
 			e.v(b.end)
@@ -188,6 +213,7 @@ func DecodeShard(id int, ls LabelSource, b []byte) (*Shard, error) {
 	s.sealed = d.u() != 0
 	s.drainWall = d.v()
 	s.unplanned = d.u()
+	s.relabelled = d.u() != 0
 	s.decodeExperiments(&d)
 	if n := d.count(1); n > 0 {
 		p, err := plan.Decode(d.take(n))
@@ -204,10 +230,12 @@ func DecodeShard(id int, ls LabelSource, b []byte) (*Shard, error) {
 		return nil, err
 	}
 	s.decodeUnwanted(&d)
-	n := d.count(4)
+	n := d.count(5)
 	s.series = make([]seriesState, 0, n)
+	ref := uint64(0)
 	for range n {
-		d.series(s)
+		ref += d.u()
+		d.series(s, ref)
 		if d.err != nil {
 			break
 		}
@@ -250,6 +278,8 @@ func (s *Shard) decodeStreams(d *decoder) error {
 			return fmt.Errorf("%w: %w", ErrCorruptState, err)
 		}
 		st.key = streamKey(spec.ID, s.generation)
+		st.joined = log.Seq(d.u())
+		st.evictedThrough = d.v()
 		st.maxC = d.v()
 		for _, c := range st.counts.fields() {
 			*c = d.u()
@@ -262,28 +292,33 @@ func (s *Shard) decodeStreams(d *decoder) error {
 	return nil
 }
 
-// slotOf is slot for references that come from bytes: those of another shard, or beyond any that a log can hold, fail.
-func (s *Shard) slotOf(d *decoder, ref uint64) *int32 {
-	const maxRef = 1 << 32 // pages for more would not fit in memory
-	if ref == 0 || ref > maxRef || int(ref%Shards) != s.id {
+// setSlot is for references that come from bytes: those of another shard, or beyond any that a log can hold, fail.
+func (s *Shard) setSlot(d *decoder, ref uint64, v int32) {
+	const maxRef = 1 << 34 // the pages' pointers for more would not fit in memory
+	switch {
+	case d.err != nil:
+	case ref == 0 || ref > maxRef || int(ref%Shards) != s.id:
 		d.fail("series of another shard")
-		return new(int32)
-	}
-	slot := s.slot(log.SeriesRef(ref))
-	if *slot != 0 {
+	case s.slots.get(log.SeriesRef(ref)) != 0:
 		d.fail("series twice")
+	default:
+		s.slots.set(log.SeriesRef(ref), v)
 	}
-	return slot
 }
 
 func (s *Shard) decodeUnwanted(d *decoder) {
-	ref := uint64(0)
-	for range d.count(1) {
-		ref += d.u()
-		if slot := s.slotOf(d, ref); d.err == nil {
-			*slot = unwanted
-		} else {
-			return
+	s.unwantedSince = d.v()
+	for _, age := range [...]int32{unwanted, unwantedOld} {
+		ref := uint64(0)
+		for range d.count(1) {
+			ref += d.u()
+			if s.setSlot(d, ref, age); d.err != nil {
+				return
+			}
+			if _, ok := s.labels.Labels(log.SeriesRef(ref)); !ok {
+				d.fail("series that no event defined")
+				return
+			}
 		}
 	}
 }
@@ -360,9 +395,9 @@ func (d *decoder) increasing(n int) []int64 {
 	return ts
 }
 
-func (d *decoder) series(s *Shard) {
-	sr := seriesState{ref: log.SeriesRef(d.u()), lastApplied: d.v()}
-	slot := s.slotOf(d, uint64(sr.ref))
+func (d *decoder) series(s *Shard, ref uint64) {
+	sr := seriesState{ref: log.SeriesRef(ref), lastApplied: d.v(), lastNamed: d.v()}
+	s.setSlot(d, ref, int32(len(s.series)+1))
 	n := d.count(9)
 	sr.raw.t = d.increasing(n)
 	if v := d.take(8 * n); d.err == nil && n > 0 {
@@ -372,13 +407,13 @@ func (d *decoder) series(s *Shard) {
 		}
 	}
 	sr.histograms = d.increasing(d.count(1))
-	for range d.count(5) {
+	for range d.count(6) {
 		p := d.u()
 		if p >= uint64(len(s.streams)) {
 			d.fail("unknown stream")
 			return
 		}
-		m := member{stream: s.streams[p], maxF: d.v(), c: d.v(), tailFloor: d.v()}
+		m := member{stream: s.streams[p], maxF: d.v(), c: d.v(), tailFloor: d.v(), first: d.v()}
 		for range d.count(3) {
 			m.open = append(m.open, openBucket{end: d.v(), first: d.v(), last: d.v()})
 		}
@@ -393,6 +428,5 @@ func (d *decoder) series(s *Shard) {
 	if d.err == nil {
 		sr.experiment = s.experimentOf(ls)
 		s.series = append(s.series, sr)
-		*slot = int32(len(s.series))
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"tidemark/log"
 	"tidemark/projections/bucket"
 	"tidemark/projections/plan"
 )
@@ -37,13 +38,17 @@ type stream struct {
 	matchers []*labels.Matcher
 	grid     bucket.Grid
 	width    int64
-	edge     int64 // 0 where a bucket owns (S, E]; 1 where it owns [S, E): it holds the samples with S − edge < t ≤ E − edge
-	coverage int64 // coverage start a, ms; MinInt64 if folded from the first sample on
-	expired  int64 // buckets with E ≤ expired are gone, ms; MinInt64 before any retention delete
+	edge     int64   // 0 where a bucket owns (S, E]; 1 where it owns [S, E): it holds the samples with S − edge < t ≤ E − edge
+	coverage int64   // coverage start a, ms; MinInt64 if folded from the first sample on
+	joined   log.Seq // the event that brought it into the plan
+	expired  int64   // buckets with E ≤ expired are gone, ms; MinInt64 before any retention delete
 
-	maxC    int64 // largest closure watermark over the shard's series, clamped by wall time; MinInt64 before any
-	openN   int   // open buckets in this shard
-	seriesN int   // series of this shard with state in the stream
+	maxC int64 // largest closure watermark over the shard's series, clamped by wall time; MinInt64 before any
+	// Of the series evicted from this shard none had a bucket behind this end; MinInt64 before any had one.
+	evictedThrough int64
+
+	openN   int // open buckets in this shard
+	seriesN int // series of this shard with state in the stream
 	counts  Counts
 	track   tracker
 }
@@ -63,7 +68,7 @@ func newStream(spec plan.Stream, coverage int64) (*stream, error) {
 	return &stream{
 		spec: spec, key: uint64(spec.ID), matchers: ms, width: spec.PaneMillis, edge: edge,
 		grid:     bucket.Grid{Origin: spec.OriginMillis, Width: spec.PaneMillis},
-		coverage: coverage, expired: math.MinInt64, maxC: math.MinInt64,
+		coverage: coverage, expired: math.MinInt64, maxC: math.MinInt64, evictedThrough: math.MinInt64,
 	}, nil
 }
 

@@ -10,7 +10,8 @@ import (
 type timer struct {
 	deadline int64 // log time, ms
 	series   int32
-	member   int32
+	member   uint16
+	gen      uint16 // of the series' place
 }
 
 // timerHeap is a binary min-heap by deadline.
@@ -72,6 +73,9 @@ func (s *Shard) tick(ev *log.Event) {
 	for len(s.timers) > 0 && s.timers[0].deadline <= s.logTime {
 		t := s.timers.pop()
 		sr := &s.series[t.series]
+		if sr.gen != t.gen {
+			continue // it is gone
+		}
 		m := &sr.members[t.member]
 		keep, n := m.open[:0], 0
 		for _, b := range m.open {
@@ -91,7 +95,7 @@ func (s *Shard) tick(ev *log.Event) {
 }
 
 // arm puts a member with open buckets into the heap, under its earliest deadline.
-func (s *Shard) arm(series, mi int32) {
+func (s *Shard) arm(series int32, mi uint16) {
 	m := &s.series[series].members[mi]
 	m.armed = len(m.open) > 0
 	if !m.armed {
@@ -101,16 +105,21 @@ func (s *Shard) arm(series, mi int32) {
 	for i := range m.open[1:] {
 		d = min(d, s.deadline(m, &m.open[i+1]))
 	}
-	s.timers.push(timer{deadline: d, series: series, member: mi})
+	s.timers.push(timer{deadline: d, series: series, member: mi, gen: s.series[series].gen})
 }
 
-// rearm builds the heap anew, when members or timers have changed.
+// rearm builds both heaps anew, when members or timers have changed.
 func (s *Shard) rearm() {
-	s.timers = s.timers[:0]
+	s.timers, s.idle = s.timers[:0], s.idle[:0]
 	for i := range s.series {
-		for j := range s.series[i].members {
-			s.arm(int32(i), int32(j))
+		sr := &s.series[i]
+		if sr.ref == 0 {
+			continue
 		}
+		for j := range sr.members {
+			s.arm(int32(i), uint16(j))
+		}
+		s.idle.push(timer{deadline: satAdd(sr.lastNamed, s.stay(sr)), series: int32(i), gen: sr.gen})
 	}
 }
 
@@ -119,6 +128,9 @@ func (s *Shard) rearm() {
 func (s *Shard) Due(logTime int64) bool {
 	for len(s.timers) > 0 && s.timers[0].deadline <= logTime {
 		t := s.timers.pop()
+		if s.series[t.series].gen != t.gen {
+			continue
+		}
 		s.arm(t.series, t.member)
 		if s.memberDue(t, logTime) {
 			return true

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/prometheus/prometheus/model/labels"
+
 	"tidemark/log"
 	"tidemark/projections/bucket"
 )
@@ -28,6 +30,9 @@ type handing struct {
 	shards group
 	pieces log.Seq // of the newest piece that the fold in the background has written
 	over   bool    // its streams are no longer planned: what it has published is all that is handed over
+	// What has left the memory of the shards, and the label sets of what has not.
+	evicted [Shards][]bucket.Evicted
+	labels  map[log.SeriesRef]labels.Labels
 }
 
 // hosted is the part of a generation that a worker has taken over.
@@ -43,6 +48,12 @@ type shelf struct {
 	taken    log.Seq         // of the newest piece that came with a generation
 	// Last states of generations that have ended, for the next checkpoint.
 	finals []bucket.GenerationState
+
+	// Records of evicted series that no checkpoint has written yet, oldest first: readers take the header, what is behind it is never
+	// changed. The newest of each series is found by gone.
+	evicted []bucket.Evicted
+	tried   int // of them, a checkpoint has tried to write so many
+	gone    map[goneKey]*bucket.Evicted
 }
 
 // visible returns up to where pieces count for who reads now.
@@ -97,11 +108,15 @@ func (w *worker) take(m message) error {
 		if ev.Seq <= log.Seq(w.applied.Load()) {
 			continue
 		}
+		if err := w.admit(ev); err != nil {
+			return fmt.Errorf("event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
+		}
 		earlier := log.Seq(0)
 		if m.repeats != nil {
 			earlier = m.repeats[i]
 		}
 		closed, err := w.apply(ev, earlier, m.healing[ev.Seq])
+		w.collect()
 		if err != nil {
 			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
 		}
@@ -174,10 +189,23 @@ func (w *worker) takeOver(h *handing) {
 		sh := w.shelves[i]
 		sh.taken = max(sh.taken, h.pieces)
 		w.p.shelve(s, sh)
+		s.evicted = h.evicted[i]
+		sh.depart(s)
 	}
-	if !h.over {
-		w.host(h.id, h.from, &h.shards)
+	if h.over {
+		return
 	}
+	for ref, ls := range h.labels {
+		if w.shards[ShardOf(ref)] != nil {
+			w.p.index.Add(ref, ls)
+		}
+	}
+	for i, s := range h.shards {
+		if w.shards[i] != nil {
+			s.labels = w.p.index
+		}
+	}
+	w.host(h.id, h.from, &h.shards)
 }
 
 // retire lets go of the generations that have no streams left. What they have published stays, unless the plan said otherwise.
@@ -186,8 +214,13 @@ func (w *worker) retire() {
 		for i, s := range h.shards {
 			switch {
 			case s == nil:
+				continue
 			case len(s.streams) > 0:
 				return false
+			}
+			s.releaseAll()
+			w.collectFrom(s)
+			switch {
 			case w.shards[i].generationByID(h.id) != nil:
 				w.p.shelve(s, w.shelves[i])
 				w.shelves[i].finals = append(w.shelves[i].finals, bucket.GenerationState{

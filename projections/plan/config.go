@@ -58,6 +58,7 @@ type Config struct {
 	CorrectionHorizon  Duration  `yaml:"correction_horizon"`
 	ClockSkew          Duration  `yaml:"clock_skew"`
 	Log                LogLimits `yaml:"log"`
+	Stats              Stats     `yaml:"stats"`
 	EvaluationInterval Duration  `yaml:"evaluation_interval"` // of rule groups without one, and of subqueries without a step
 
 	Lookback  Duration `yaml:"-"` // of instant selectors; the flag --query.lookback-delta
@@ -102,6 +103,17 @@ type Timers struct {
 	OpenGrace   Duration `yaml:"open_grace"`
 }
 
+// Stats are the settings of the control plane's view of experiments. They are no part of a plan: nothing is folded by them.
+type Stats struct {
+	ScanInterval  Duration `yaml:"scan_interval"`  // between two scan rounds; 0: none but those that are asked for
+	RetireAfter   Duration `yaml:"retire_after"`   // without an accepted sample an experiment is retired after it; 0: never
+	SweepInterval Duration `yaml:"sweep_interval"` // between two looks for maintenance that is due; 0: none
+	AuditEvery    int      `yaml:"audit_every"`    // scan rounds after which some unchanged rows are read all the same; 0: never
+}
+
+// maxAuditEvery bounds stats.audit_every.
+const maxAuditEvery = 1_000_000
+
 // LogLimits bound what the event log retains: whichever is reached first.
 type LogLimits struct {
 	Retention Duration `yaml:"retention"`
@@ -119,9 +131,12 @@ func Default() *Config {
 			IdleGrace:   Duration(5 * time.Second),
 			OpenGrace:   Duration(5 * time.Second),
 		},
-		CorrectionHorizon:  Duration(10 * time.Minute),
-		ClockSkew:          Duration(time.Minute),
-		Log:                LogLimits{Retention: Duration(24 * time.Hour), MaxSize: 50 << 30},
+		CorrectionHorizon: Duration(10 * time.Minute),
+		ClockSkew:         Duration(time.Minute),
+		Log:               LogLimits{Retention: Duration(24 * time.Hour), MaxSize: 50 << 30},
+		Stats: Stats{
+			ScanInterval: Duration(5 * time.Minute), RetireAfter: Duration(168 * time.Hour), SweepInterval: Duration(10 * time.Minute), AuditEvery: 12,
+		},
 		EvaluationInterval: Duration(time.Minute),
 		Lookback:           DefaultLookback,
 		MaxFuture:          DefaultMaxFuture,

@@ -82,10 +82,16 @@ func (c *Config) validateTop(p *problems) {
 		{[]any{"log", "retention"}, c.Log.Retention, 1},
 		{[]any{"exact", "retention"}, c.Exact.Retention, MinExactRetentionMillis},
 		{[]any{"evaluation_interval"}, c.EvaluationInterval, MinPaneMillis},
+		{[]any{"stats", "scan_interval"}, c.Stats.ScanInterval, 0},
+		{[]any{"stats", "retire_after"}, c.Stats.RetireAfter, 0},
+		{[]any{"stats", "sweep_interval"}, c.Stats.SweepInterval, 0},
 		{[]any{"--query.lookback-delta"}, c.Lookback, 1},
 		{[]any{"--write.max-future"}, c.MaxFuture, 0},
 	} {
 		p.duration(d.path, d.v, d.min)
+	}
+	if n := c.Stats.AuditEvery; n < 0 || n > maxAuditEvery {
+		p.add([]any{"stats", "audit_every"}, "%d, not between 0 and %d", n, maxAuditEvery)
 	}
 	if c.Exact.MaxSize <= 0 {
 		p.add([]any{"exact", "max_size"}, "%s, at least 1B", c.Exact.MaxSize)

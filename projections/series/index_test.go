@@ -27,7 +27,7 @@ func fill(n int, rng *rand.Rand) (*Index, []labels.Labels) {
 		b.Add("id", fmt.Sprint(i))
 		b.Sort()
 		sets[i] = b.Labels()
-		x.Apply(&log.Event{Body: &log.Write{Defs: []log.SeriesDef{{Ref: log.SeriesRef(i), Labels: sets[i]}}}})
+		x.Add(log.SeriesRef(i), sets[i])
 	}
 	return x, sets
 }
@@ -81,7 +81,7 @@ func TestSelectEqualsScan(t *testing.T) {
 // S1: a definition that comes again, as after a restart, changes nothing.
 func TestS1_DefinitionsAreIdempotent(t *testing.T) {
 	x, sets := fill(10, rand.New(rand.NewPCG(3, 4)))
-	x.Apply(&log.Event{Body: &log.Write{Defs: []log.SeriesDef{{Ref: 3, Labels: labels.FromStrings("__name__", "other")}}}})
+	x.Add(3, labels.FromStrings("__name__", "other"))
 	if ls, ok := x.Labels(3); !ok || !labels.Equal(ls, sets[3]) || x.Len() != 10 {
 		t.Fatalf("got %v %v, %d series", ls, ok, x.Len())
 	}
@@ -101,7 +101,7 @@ func TestLists(t *testing.T) {
 		labels.FromStrings("__name__", "b", "job", "x"), labels.FromStrings("__name__", "a", "job", "y", "z", "1"),
 		labels.FromStrings("__name__", "c"),
 	} {
-		x.Apply(&log.Event{Body: &log.Write{Defs: []log.SeriesDef{{Ref: log.SeriesRef(i + 1), Labels: ls}}}})
+		x.Add(log.SeriesRef(i+1), ls)
 	}
 	ctx := context.Background()
 	eq := func(n, v string) []*labels.Matcher {
@@ -127,5 +127,106 @@ func TestLists(t *testing.T) {
 	values, err = x.LabelValues(ctx, "__name__", nil, 2)
 	if got := fmt.Sprint(values, err); got != `[a b] <nil>` {
 		t.Error(got)
+	}
+}
+
+// dictionary is a map of label sets, as the log keeps them.
+type dictionary map[log.SeriesRef]labels.Labels
+
+func (d dictionary) Labels(ref log.SeriesRef) (labels.Labels, bool, error) {
+	ls, ok := d[ref]
+	return ls, ok, nil
+}
+
+// stored are series that are not resident and have buckets.
+type stored []log.SeriesRef
+
+func (s stored) Stored(_ context.Context, yield func(log.SeriesRef) error) error {
+	for _, ref := range s {
+		if err := yield(ref); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// S3, S4: an evicted series is no longer selected and its memory goes; lists have it while it is stored, and its label set is found.
+func TestS3_S4_Eviction(t *testing.T) {
+	ctx := context.Background()
+	x, sets := fill(3000, rand.New(rand.NewPCG(5, 6)))
+	d := make(dictionary)
+	var gone []log.SeriesRef
+	for i := 1; i <= 3000; i++ {
+		d[log.SeriesRef(i)] = sets[i]
+		if i > 10 {
+			gone = append(gone, log.SeriesRef(i))
+		}
+	}
+	if err := x.Load(d); err != nil {
+		t.Fatal(err)
+	}
+	follower := x.Follow()
+	x.Evict(gone)
+	refs, err := x.Select(ctx)
+	if err != nil || len(refs) != 10 || x.Len() != 10 {
+		t.Fatalf("%d series are left, Len is %d: %v", len(refs), x.Len(), err)
+	}
+	if ls, ok, err := x.Find(3000); err != nil || !ok || !labels.Equal(ls, sets[3000]) {
+		t.Fatal(ls, ok, err)
+	}
+	if _, ok := x.Labels(3000); ok {
+		t.Fatal("an evicted series is resident")
+	}
+	// One comes back before the sweep, and one after it. A low reference behind a high one is no disorder.
+	x.Add(20, sets[20])
+	x.Sweep()
+	x.Add(11, sets[11])
+	if got := follower.Added(); !slices.Equal(got, []log.SeriesRef{20, 11}) {
+		t.Fatalf("the follower was told of %v", got)
+	}
+	follower.End()
+	if follower.Added() != nil || x.tail != nil {
+		t.Fatal("a follower that has ended is remembered")
+	}
+	refs, err = x.Select(ctx, labels.MustNewMatcher(labels.MatchRegexp, "id", "5|11|20|21"))
+	if err != nil || !slices.Equal(refs, []log.SeriesRef{5, 11, 20}) {
+		t.Fatal(refs, err)
+	}
+	used := 0
+	for _, p := range x.entries.list {
+		if p != nil {
+			used += p.used
+		}
+	}
+	if used != 12 || len(x.gone) != 0 {
+		t.Fatalf("%d entries are held for 12 series, %d wait", used, len(x.gone))
+	}
+	values, err := x.LabelValues(ctx, "id", nil, 100)
+	if err != nil || len(values) != 12 {
+		t.Fatal(values, err)
+	}
+	x.Keep(stored{30, 11, 30, 31})
+	values, err = x.LabelValues(ctx, "id", nil, 100)
+	if err != nil || len(values) != 14 {
+		t.Fatal(values, err)
+	}
+	all, err := x.Series(ctx, [][]*labels.Matcher{{labels.MustNewMatcher(labels.MatchRegexp, "id", "11|30|31|32")}}, 100)
+	if err != nil || len(all) != 3 {
+		t.Fatal(all, err)
+	}
+}
+
+// The cache of label sets that are not resident is bounded.
+func TestS4_LabelCacheIsBounded(t *testing.T) {
+	c := newLabelCache(100)
+	for i := range 10_000 {
+		c.put(log.SeriesRef(i+1), labels.FromStrings("i", fmt.Sprint(i)))
+		c.get(1)
+	}
+	if n := len(c.young) + len(c.old); n > 200 {
+		t.Fatalf("%d label sets are cached", n)
+	}
+	if _, ok := c.get(1); !ok {
+		t.Fatal("what is asked for all the time was forgotten")
 	}
 }

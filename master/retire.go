@@ -1,0 +1,5 @@
+package master
+
+import "context"
+
+func (w *work) retire(context.Context) {}

@@ -1,0 +1,155 @@
+package series
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"tidemark/log"
+)
+
+// union returns the resident series that match any of the sets of matchers, increasing; all of them without a set.
+func (x *Index) union(ctx context.Context, sets [][]*labels.Matcher) ([]log.SeriesRef, error) {
+	if len(sets) == 0 {
+		return x.Select(ctx)
+	}
+	var all []log.SeriesRef
+	for _, ms := range sets {
+		refs, err := x.Select(ctx, ms...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, refs...)
+	}
+	if len(sets) > 1 {
+		slices.Sort(all)
+		all = slices.Compact(all)
+	}
+	return all, nil
+}
+
+// each calls visit with the label set of every series that matches any of the sets of matchers, resident or stored, each once.
+// Series that become resident meanwhile are met, too.
+func (x *Index) each(ctx context.Context, sets [][]*labels.Matcher, visit func(labels.Labels)) error {
+	f := x.Follow() // first: a stored series that comes back meanwhile is one or the other
+	defer f.End()
+	refs, err := x.union(ctx, sets)
+	if err != nil {
+		return err
+	}
+	for _, ref := range refs {
+		ls, ok, err := x.Find(ref) // it may have been evicted since
+		if err != nil {
+			return err
+		}
+		if ok {
+			visit(ls)
+		}
+	}
+	return x.others(ctx, f, refs, sets, visit)
+}
+
+// others is the part of each that is not resident, and what has become resident since f began; without a set of matchers all match.
+func (x *Index) others(ctx context.Context, f *Follower, refs []log.SeriesRef, sets [][]*labels.Matcher, visit func(labels.Labels)) error {
+	seen := make(map[log.SeriesRef]struct{})
+	meet := func(ref log.SeriesRef) error {
+		if _, met := slices.BinarySearch(refs, ref); met {
+			return nil
+		}
+		if _, met := seen[ref]; met {
+			return nil
+		}
+		ls, ok, err := x.Find(ref)
+		if err != nil {
+			return err
+		}
+		seen[ref] = struct{}{}
+		if ok && (len(sets) == 0 || slices.ContainsFunc(sets, func(ms []*labels.Matcher) bool { return MatchAll(ls, ms) })) {
+			visit(ls)
+		}
+		return nil
+	}
+	if x.stored != nil {
+		if err := x.stored.Stored(ctx, meet); err != nil {
+			return fmt.Errorf("series: stored series: %w", err)
+		}
+	}
+	for _, ref := range f.Added() {
+		if err := meet(ref); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// Series returns the label sets that match any of the sets of matchers, in order, at most limit of them.
+func (x *Index) Series(ctx context.Context, sets [][]*labels.Matcher, limit int) ([]labels.Labels, error) {
+	var out []labels.Labels
+	if err := x.each(ctx, sets, func(ls labels.Labels) { out = append(out, ls) }); err != nil {
+		return nil, err
+	}
+	if out == nil {
+		out = []labels.Labels{}
+	}
+	slices.SortFunc(out, labels.Compare)
+	return out[:min(limit, len(out))], nil
+}
+
+// LabelNames returns the label names of the series that match any of the sets of matchers, in order, at most limit of them.
+func (x *Index) LabelNames(ctx context.Context, sets [][]*labels.Matcher, limit int) ([]string, error) {
+	seen := make(map[string]struct{})
+	visit := func(ls labels.Labels) {
+		ls.Range(func(l labels.Label) { seen[l.Name] = struct{}{} })
+	}
+	var err error
+	if len(sets) > 0 {
+		err = x.each(ctx, sets, visit)
+	} else {
+		err = x.all(ctx, seen, x.postings.LabelNames, visit)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ordered(seen, limit), nil
+}
+
+// LabelValues returns the values that one label has in the series that match any of the sets of matchers, in order, at most
+// limit of them.
+func (x *Index) LabelValues(ctx context.Context, name string, sets [][]*labels.Matcher, limit int) ([]string, error) {
+	seen := make(map[string]struct{})
+	visit := func(ls labels.Labels) {
+		if v := ls.Get(name); v != "" {
+			seen[v] = struct{}{}
+		}
+	}
+	var err error
+	if len(sets) > 0 {
+		err = x.each(ctx, sets, visit)
+	} else {
+		err = x.all(ctx, seen, func() []string { return x.postings.LabelValues(ctx, name, nil) }, visit)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ordered(seen, limit), nil
+}
+
+// all gathers words of every series there is: those of the resident ones from the postings, where each stands once.
+func (x *Index) all(ctx context.Context, seen map[string]struct{}, resident func() []string, visit func(labels.Labels)) error {
+	f := x.Follow()
+	defer f.End()
+	x.Sweep() // what is gone has no word
+	for _, w := range resident() {
+		seen[w] = struct{}{}
+	}
+	return x.others(ctx, f, nil, nil, visit)
+}
+
+func ordered(set map[string]struct{}, limit int) []string {
+	out := slices.AppendSeq(make([]string, 0, len(set)), maps.Keys(set))
+	slices.Sort(out)
+	return out[:min(limit, len(out))]
+}
