@@ -15,11 +15,11 @@ RACE_CMD  := TestDifferential|TestCase_C|TestG[0-9]
 build:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/tidemark ./cmd/tidemark
 
-# All tests. Those that need other programs (Prometheus, the node exporter) say loudly when they are left out;
+# All tests. Those that need other programs (Prometheus, the node exporter, Chromium) say loudly when they are left out;
 # REQUIRE_PEERS=1 makes that a failure.
 test:
 	$(GO) test ./...
-	@for p in prometheus prometheus-node-exporter; do command -v $$p >/dev/null || echo "LEFT OUT: tests against a real Prometheus, because $$p is not installed (apt-get install $$p)"; done
+	@for p in prometheus prometheus-node-exporter chromium; do command -v $$p >/dev/null || echo "LEFT OUT: tests with $$p, because it is not installed (apt-get install $$p)"; done
 
 race:
 	$(GO) test -race -short -timeout 20m $(RACE)

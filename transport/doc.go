@@ -13,4 +13,5 @@
 //	T2  An answer is compressed for exactly the clients that take gzip, and always says that it depends on Accept-Encoding.
 //	T3  Without a configured origin no response invites scripts of other origins.
 //	T4  Each request is counted once, under a fixed set of handler names.
+//	T5  GET and HEAD change nothing. What changes something is refused to pages of other sites, invited to read or not.
 package transport

@@ -84,10 +84,12 @@ func TestForwardingUnderARoutePrefix(t *testing.T) {
 	if r.code != 302 || r.header.Get("Location") != "/tide/mark/" {
 		t.Errorf("/ gave %d, Location %q", r.code, r.header.Get("Location"))
 	}
+	// The page names what it needs relative to itself.
 	front := w.get("/tide/mark/")
-	if front.code != 200 || !strings.Contains(front.body, "/tide/mark/api/v1/query") {
+	if front.code != 200 || !strings.Contains(front.body, `src="ui/js/app.js"`) {
 		t.Errorf("front page %d %s", front.code, front.body)
 	}
+	w.wantCode(w.get("/tide/mark/ui/js/app.js"), 200)
 	w.wantCode(w.get("/tide/mark/-/healthy"), 200)
 }
 

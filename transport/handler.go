@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strings"
 	"time"
@@ -64,7 +65,9 @@ type Options struct {
 	Rules            api.RuleLister              // nil: none are listed
 	Experiments      *api.Experiments            // nil: their routes are not there
 	Reload           func(context.Context) error // nil: /-/reload answers 403
+	LogStatus        api.LogStatusSource         // nil: /api/v1/status/log is not there
 	RoutePrefix      string                      // "" or "/": none; else like /tidemark
+	ExternalURL      *url.URL                    // where browsers reach this service, if a proxy gives it another name; nil: as they are heard
 	CORSOrigin       *regexp.Regexp              // origins whose scripts may read; nil: none. It must be anchored.
 	QueryTimeout     time.Duration               // 0 = api.DefaultQueryTimeout
 	Build            api.Build                   // empty members are filled from what the Go command recorded
@@ -108,17 +111,22 @@ func NewHandler(d Deps, o Options) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
+	own, err := newSameOrigin(o.ExternalURL)
+	if err != nil {
+		return nil, err
+	}
 	m := &mount{
 		mux: http.NewServeMux(), observe: observe, zip: newCompressor(),
-		cors: cors{origin: o.CORSOrigin}, gate: replayGate(d.Replay),
+		cors: cors{origin: o.CORSOrigin}, own: own, gate: replayGate(d.Replay),
 	}
 	m.queries(queries, &o)
 	m.status(&d, &o)
 	m.experiments(o.Experiments)
-	if err := m.operations(&d, &o); err != nil {
+	m.operations(&d, &o)
+	if err := m.pages(); err != nil {
 		return nil, err
 	}
-	m.mux.Handle("/api/v1/write", observe.wrap("write", d.Write))
+	m.mux.Handle("/api/v1/write", observe.wrap("write", own.wrap(d.Write)))
 	m.mux.Handle("/metrics", observe.wrap("metrics", methods{
 		get: promhttp.HandlerFor(d.Gatherer, promhttp.HandlerOpts{}),
 	}))

@@ -1,17 +1,15 @@
 package transport
 
 import (
-	"bytes"
 	"context"
-	_ "embed"
 	"fmt"
-	"html/template"
 	"net/http"
 	"strings"
 
 	"github.com/go-kit/kit/endpoint"
 
 	"tidemark/transport/api"
+	"tidemark/transport/ui"
 )
 
 // retryReplay is when a client that met a replay should come again.
@@ -43,21 +41,26 @@ func gated(m endpoint.Middleware, f http.HandlerFunc) http.Handler {
 	})
 }
 
-//go:embed front.html
-var frontPage string
-
 // operations mounts what operators and their machines use: plain text, outside /api/v1.
-func (m *mount) operations(d *Deps, o *Options) error {
+func (m *mount) operations(d *Deps, o *Options) {
 	text := func(path, name string, t methods) { m.mux.Handle(path, m.observe.wrap(name, t)) }
 	text("/-/healthy", "healthy", methods{get: http.HandlerFunc(healthy)})
 	text("/-/ready", "ready", methods{get: ready(d.Readiness, d.Replay)})
-	reload := reloader(o.Reload)
+	reload := m.own.wrap(reloader(o.Reload))
 	text("/-/reload", "reload", methods{post: reload, put: reload})
-	page, err := front(o)
+}
+
+// pages mounts the web interface. The page itself is also what some clients ask for as a sign of life.
+func (m *mount) pages() error {
+	pages, err := ui.New()
 	if err != nil {
 		return err
 	}
-	text("/{$}", "front", methods{get: page})
+	show := func(path string, f http.HandlerFunc) {
+		m.mux.Handle(path, m.observe.wrap("ui", m.zip.wrap(methods{get: f})))
+	}
+	show("/{$}", pages.Page)
+	show("/ui/{file...}", pages.File)
 	return nil
 }
 
@@ -101,23 +104,4 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(text)) // a client that has left is told nothing
-}
-
-// front is the page that a person sees who opens the address in a browser, and that some clients ask for as a sign of life.
-func front(o *Options) (http.Handler, error) {
-	page, err := template.New("front").Parse(frontPage)
-	if err != nil {
-		return nil, fmt.Errorf("transport: %w", err)
-	}
-	var b bytes.Buffer
-	if err := page.Execute(&b, struct{ Prefix, Version string }{o.RoutePrefix, o.Build.WithFallback().Version}); err != nil {
-		return nil, fmt.Errorf("transport: %w", err)
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		h := w.Header()
-		h.Set("Content-Type", "text/html; charset=utf-8")
-		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-		h.Set("X-Content-Type-Options", "nosniff")
-		_, _ = w.Write(b.Bytes()) // a client that has left is told nothing
-	}), nil
 }

@@ -16,6 +16,7 @@ type mount struct {
 	observe *observer
 	zip     *compressor
 	cors    cors
+	own     sameOrigin
 	gate    endpoint.Middleware
 }
 
@@ -24,9 +25,7 @@ func (m *mount) experiments(x *api.Experiments) {
 	if x == nil {
 		return
 	}
-	post := func(path, name string, h http.Handler) {
-		m.mux.Handle(path, m.wrap(name, methods{post: gated(m.gate, h.ServeHTTP), json: true}))
-	}
+	post := func(path, name string, h http.Handler) { m.act(path, name, gated(m.gate, h.ServeHTTP)) }
 	m.info("/api/v1/experiments", "experiments", api.NewExperimentList(*x))
 	m.info("/api/v1/experiments/{name}", "experiment", api.NewExperiment(*x))
 	m.info("/api/v1/experiments/{name}/rates", "experiment_rates", api.NewExperimentRates(*x))
@@ -108,6 +107,11 @@ func (m *mount) info(path, name string, h http.Handler) {
 	m.mux.Handle(path, m.wrap(name, methods{get: h, json: true}))
 }
 
+// act mounts a route that changes something: POST alone, and not for pages of other sites (T5).
+func (m *mount) act(path, name string, h http.Handler) {
+	m.mux.Handle(path, m.wrap(name, methods{post: m.own.wrap(h), json: true}))
+}
+
 func (m *mount) queries(a *api.API, o *Options) {
 	m.read("/api/v1/query", "query", a.Instant)
 	m.read("/api/v1/query_range", "query_range", a.Range)
@@ -131,9 +135,9 @@ func (m *mount) status(d *Deps, o *Options) {
 	m.info("/api/v1/rules", "rules", api.NewRules(o.Rules))
 	m.info("/api/v1/alerts", "alerts", api.Alerts())
 	m.info("/api/v1/materializations", "materializations", api.NewMaterializations(o.Materializations))
-	post := func(path, name string, h http.Handler) {
-		m.mux.Handle(path, m.wrap(name, methods{post: h, json: true}))
+	if o.LogStatus != nil {
+		m.info("/api/v1/status/log", "status", api.NewLogStatus(o.LogStatus))
 	}
-	post("/api/v1/precompute/watermark", "watermark", api.NewWatermark(d.Barrier, o.Now))
-	post("/api/v1/precompute/drain", "drain", api.NewDrain(d.Barrier))
+	m.act("/api/v1/precompute/watermark", "watermark", api.NewWatermark(d.Barrier, o.Now))
+	m.act("/api/v1/precompute/drain", "drain", api.NewDrain(d.Barrier))
 }

@@ -155,6 +155,30 @@ func (m materializations) Materializations(context.Context) ([]api.Materializati
 	return m, nil
 }
 
+// logStatus is one that answers with itself.
+type logStatus struct{ s api.LogStatus }
+
+func (l logStatus) LogStatus(context.Context) (api.LogStatus, error) { return l.s, nil }
+
+func TestLogStatus(t *testing.T) {
+	w := newWorld(t, Options{LogStatus: logStatus{}})
+	w.want(w.get("/api/v1/status/log"), `{"status":"success","data":{"as_of_ms":0,"ready":false,"reasons":[],`+
+		`"log":{"head_seq":0,"floor_seq":0,"log_time_ms":0,"events_total":0,"samples_total":0,"series":0,"queue_length":0,"disk_bytes":0,"free_bytes":0,"min_free_bytes":0,"poisoned":false},`+
+		`"rates":{"step_ms":0,"end_ms":0,"samples_per_second":[],"events_per_second":[]},"projections":[],`+
+		`"views":{"disk_bytes":0,"pending_compactions":0,"compaction_consecutive_failures":0,"expiry_consecutive_failures":0,"pending_recorded_steps":0,"recording_consecutive_failures":0},`+
+		`"truncation":{"retention_ms":0,"max_size_bytes":0,"kept_bytes":0,"base_seq":0,"truncations_total":0,"consecutive_failures":0,"holds":[]},`+
+		`"barriers":{"experiment_label":"","recent":[]}}}`)
+	mark, all := int64(5), "<b>"
+	w = newWorld(t, Options{LogStatus: logStatus{api.LogStatus{Barriers: api.Barriers{Recent: []api.RecentBarrier{
+		{Kind: "watermark", At: 9, TookMillis: 1.5, Mark: &mark, Experiment: &all, Seq: 3, Closed: 2, CompleteThrough: &mark}, {Kind: "drain", Error: "sealed"},
+	}}}}})
+	if r := w.get("/api/v1/status/log"); !strings.Contains(r.body, `"recent":[{"kind":"watermark","at_ms":9,"took_ms":1.5,"time_ms":5,"experiment":"\u003cb\u003e","seq":3,"closed_buckets":2,"complete_through_ms":5},`+
+		`{"kind":"drain","at_ms":0,"took_ms":0,"closed_buckets":0,"error":"sealed"}]`) {
+		t.Error(r.body)
+	}
+	w.wantError(newWorld(t, Options{}).get("/api/v1/status/log"), 404, "not_found", "no such endpoint")
+}
+
 func TestStatus(t *testing.T) {
 	started := time.Date(2015, 7, 1, 20, 0, 0, 0, time.UTC)
 	frontier := int64(60_000)

@@ -17,24 +17,42 @@ type barrier struct {
 	events *log.Log
 	panes  *pane.Projection
 	runner *projections.Runner
+	recent recentBarriers
 }
 
 // Watermark implements api.Barrier.
 func (b *barrier) Watermark(ctx context.Context, w log.Watermark) (api.BarrierResult, error) {
-	seq, err := b.events.Append(ctx, &w)
-	if err != nil {
-		return api.BarrierResult{}, err
+	asked := api.RecentBarrier{Kind: "watermark", Mark: &w.Time}
+	if w.Scoped {
+		asked.Experiment = &w.Experiment
 	}
-	return b.wait(ctx, seq)
+	return b.remembered(asked, func() (api.BarrierResult, error) {
+		seq, err := b.events.Append(ctx, &w)
+		if err != nil {
+			return api.BarrierResult{}, err
+		}
+		return b.wait(ctx, seq)
+	})
 }
 
 // Drain implements api.Barrier.
 func (b *barrier) Drain(ctx context.Context) (api.BarrierResult, error) {
-	seq, err := b.gate.drain(ctx)
-	if err != nil {
-		return api.BarrierResult{}, err
-	}
-	return b.wait(ctx, seq)
+	return b.remembered(api.RecentBarrier{Kind: "drain"}, func() (api.BarrierResult, error) {
+		seq, err := b.gate.drain(ctx)
+		if err != nil {
+			return api.BarrierResult{}, err
+		}
+		return b.wait(ctx, seq)
+	})
+}
+
+// remembered runs a barrier and notes what became of it.
+func (b *barrier) remembered(asked api.RecentBarrier, run func() (api.BarrierResult, error)) (api.BarrierResult, error) {
+	began := b.gate.now()
+	asked.At = began.UnixMilli()
+	res, err := run()
+	b.recent.note(asked, res, b.gate.now().Sub(began), err)
+	return res, err
 }
 
 func (b *barrier) wait(ctx context.Context, seq log.Seq) (api.BarrierResult, error) {

@@ -325,7 +325,7 @@ The server runs until you press Ctrl-C; its data stays after that.
   URL        %[1]s
   directory  %[2]s
 
-Try:
+Open the URL in a browser for what the demo has written, or try:
   curl -si '%[1]s/api/v1/query?%[3]s'
   curl -s '%[1]s/api/v1/materializations'
   tidemark watermark --url %[1]s --time-ms now

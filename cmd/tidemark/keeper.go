@@ -55,6 +55,7 @@ type keeper struct {
 	settled  func() bool    // the fold knows every plan of the log, and so the events that it still needs
 
 	truncations, failures, base atomic.Uint64
+	lastError                   atomic.Pointer[string] // of the last pass; nil: it had none
 }
 
 // run makes a pass every minute until ctx ends, and returns nil then.
@@ -77,10 +78,12 @@ func (k *keeper) pass(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		n := k.failures.Add(1)
+		n, text := k.failures.Add(1), err.Error()
+		k.lastError.Store(&text)
 		k.logger.Error("The log is due for truncation and cannot be truncated", "consecutive", n, "err", err)
 	default:
 		k.failures.Store(0)
+		k.lastError.Store(nil)
 	}
 }
 

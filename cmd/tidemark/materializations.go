@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/promql/parser"
 
 	"tidemark/projections/pane"
 	"tidemark/projections/plan"
+	"tidemark/projections/query"
 	"tidemark/transport/api"
 )
 
@@ -74,6 +76,10 @@ func (n *node) Materializations(ctx context.Context) ([]api.Materialization, err
 		if frontier != math.MinInt64 && row.Backfill == nil {
 			row.Frontier = &frontier
 		}
+		if takesQuantiles(m.Expr) {
+			bound := query.SketchError
+			row.QuantileError = &bound
+		}
 		out = append(out, row)
 	}
 	return out, nil
@@ -105,4 +111,20 @@ func (n *node) backfillOf(f *pane.Backfill, row api.Materialization) (string, *a
 		return stateReady, b
 	}
 	return stateMaterializing, b
+}
+
+// takesQuantiles says whether an expression reads quantiles of values out of panes.
+func takesQuantiles(text string) bool {
+	expr, err := plan.NewParser().ParseExpr(text)
+	if err != nil {
+		return false // of another version: it says nothing
+	}
+	found := false
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		if c, ok := n.(*parser.Call); ok && c.Func.Name == "quantile_over_time" {
+			found = true
+		}
+		return nil
+	})
+	return found
 }

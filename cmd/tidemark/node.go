@@ -61,6 +61,7 @@ type node struct {
 	gate    *gate
 	fills   *pane.Backfiller
 	lag     *lagMeter
+	pulse   *pulse
 	barrier *barrier
 
 	recorder *window.Recorder // set by recordWindows
@@ -128,6 +129,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	if err := n.gate.lookAtDisk(); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
+	n.pulse = newPulse(n.events.Metrics, n.gate.now)
 	n.ticker = pane.NewTicker(n.panes, tickLog{n.gate})
 	n.fills = pane.NewBackfiller(n.panes, n.events, pane.BackfillOptions{Logger: logger})
 	n.expirer = pane.NewExpirer(n.panes, n.events, logger)

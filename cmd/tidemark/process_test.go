@@ -203,6 +203,8 @@ type site struct {
 	addr string
 	http *http.Client
 	args []string // of serve
+
+	prefix string // of all paths, with which serve was told to begin them
 }
 
 // newSite makes an empty place with a configuration; an empty one means none.
@@ -215,7 +217,7 @@ func newSite(t *testing.T, config string, args ...string) *site {
 	return s
 }
 
-func (s *site) url() string { return "http://" + s.addr }
+func (s *site) url() string { return "http://" + s.addr + s.prefix }
 
 func (s *site) configure(config string) {
 	s.t.Helper()

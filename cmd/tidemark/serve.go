@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/signal"
 	"regexp"
@@ -43,9 +44,12 @@ type serveFlags struct {
 	configGiven   bool
 	storagePath   string
 	listenAddress string
+	externalURL   *url.URL
 	routePrefix   string
 	corsOrigin    string
 	lifecycle     bool
+
+	routePrefixGiven bool
 
 	minFree units.Base2Bytes
 	maxLag  time.Duration
@@ -95,6 +99,9 @@ func serveCommand(app *kingpin.Application, listening func(net.Addr)) command {
 	return command{c, func(ctx context.Context, _, stderr io.Writer) error {
 		f.log.Writer = stderr
 		f.flags = flagValues(c.Model())
+		if err := f.checkExternalURL(); err != nil {
+			return &exitError{exitUsage, err}
+		}
 		return f.serve(ctx)
 	}}
 }
@@ -106,7 +113,8 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c.Flag("config.file", "Configuration file. Without it "+defaultConfigFile+" is read if it is there.").IsSetByUser(&f.configGiven).Default(defaultConfigFile).StringVar(&f.configFile)
 	c.Flag("storage.path", "Directory of the log and what is folded from it.").Default("data").StringVar(&f.storagePath)
 	c.Flag("web.listen-address", "Address to listen on.").Default("127.0.0.1:9697").StringVar(&f.listenAddress)
-	c.Flag("web.route-prefix", "Prefix of all paths.").Default("").StringVar(&f.routePrefix)
+	c.Flag("web.external-url", "Where browsers reach this service, if a proxy stands in between.").URLVar(&f.externalURL)
+	c.Flag("web.route-prefix", "Prefix of all paths. The path of --web.external-url by default.").IsSetByUser(&f.routePrefixGiven).Default("").StringVar(&f.routePrefix)
 	c.Flag("web.cors.origin", "Regular expression, anchored, of the origins whose scripts may read. None by default.").Default("").StringVar(&f.corsOrigin)
 
 	c.Flag("web.enable-lifecycle", "Let POST or PUT /-/reload read the configuration again, as SIGHUP does.").Default("false").BoolVar(&f.lifecycle)
@@ -138,6 +146,20 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c.Flag("write.rate-limit", "Requests per second; beyond it 503. 0 = no limit.").Default("0").Float64Var(&f.rateLimit)
 	promslogflag.AddFlags(app, &f.log)
 	return c
+}
+
+// checkExternalURL reads --web.external-url, whose path is the prefix of all paths unless one was given.
+func (f *serveFlags) checkExternalURL() error {
+	u := f.externalURL
+	switch {
+	case u == nil:
+		return nil
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.RawQuery != "", u.Fragment != "", u.User != nil:
+		return fmt.Errorf("--web.external-url: %q is not the URL of a web server", u.Redacted())
+	case !f.routePrefixGiven:
+		f.routePrefix = u.Path
+	}
+	return nil
 }
 
 // flagValues lists flags with their values, as /api/v1/status/flags shows them.
@@ -253,6 +275,7 @@ func (f *serveFlags) runGroup(
 	})
 	add(reload)
 	add(n.gate.watch)
+	add(n.pulse.run)
 	add(n.outlive(n.startUp))
 	add(n.outlive(n.ticker.Run))
 	add(n.outlive(n.compact.Run))
@@ -348,7 +371,8 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		return nil, &exitError{exitUsage, err}
 	}
 	opts := transport.Options{
-		Materializations: n, Rules: n, Experiments: n.experiments(), RoutePrefix: f.routePrefix, CORSOrigin: origin, QueryTimeout: f.timeout,
+		Materializations: n, Rules: n, Experiments: n.experiments(), LogStatus: n,
+		RoutePrefix: f.routePrefix, ExternalURL: f.externalURL, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
 	}
 	if f.lifecycle {
@@ -374,6 +398,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	if err := n.recordWindows(engine); err != nil {
 		return nil, err
 	}
+	opts.Explain = engine
 	return transport.NewHandler(transport.Deps{
 		Engine: engine, Series: n.index, Barrier: n.barrier, Readiness: n, Replay: n, Write: write,
 		Gatherer: n.registry, Registerer: prometheus.WrapRegistererWith(nil, n.registry),

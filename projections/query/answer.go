@@ -243,6 +243,7 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 		}
 	}
 	miss, err = v.fill(leaves, read, values)
+	res.Stats.Sketched = v.sketched
 	return false, miss, err
 }
 
@@ -264,6 +265,7 @@ func (v *evaluation) fill(leaves []*leaf, read map[*leaf]*Answer, values results
 			values[l.mark] = l.whole.result()
 			continue
 		}
+		v.machine.Sketched = false
 		out, err := v.readLeaf(l, read[l])
 		var miss *MissError
 		switch {
@@ -274,6 +276,10 @@ func (v *evaluation) fill(leaves []*leaf, read map[*leaf]*Answer, values results
 		case err != nil:
 			return nil, err
 		default:
+			if v.machine.Sketched {
+				v.sketched++
+				out.notes.Add(sketchNote(l.fn))
+			}
 			out.steps = l.steps
 			values[l.mark] = out
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/util/stats"
 
 	"tidemark/log"
+	"tidemark/projections/accum"
 	"tidemark/projections/plan"
 )
 
@@ -125,11 +126,17 @@ type Stats struct {
 	Series  int // read, over all requests of the last read
 	Samples int // held by the panes read
 	Columns int // panes read that hold columns
+	// Sketched are the leaves, of the expression and of what is evaluated for the names in it, that were read from sketches: their
+	// values are exact to SketchError.
+	Sketched int
 
 	Recorded  int // steps of recorded windows read as they were recorded
 	Evaluated int // steps of materializations evaluated because they are read by name and are not recorded
 	Engine    *stats.Statistics
 }
+
+// SketchError is the relative error of quantiles that were read from sketches.
+const SketchError = accum.SketchError
 
 // Engine answers PromQL. It is safe for concurrent use and starts nothing.
 type Engine struct {

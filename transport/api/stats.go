@@ -34,6 +34,8 @@ type ownStats struct {
 	Series          int     `json:"series"`
 	Samples         int     `json:"samples"`
 	Columns         int     `json:"columns"`
+	Sketched        int     `json:"sketchedLeaves"` // read from sketches, exact to sketchError
+	SketchError     float64 `json:"sketchError,omitempty"`
 	Recorded        int     `json:"recordedSteps"`  // of recorded windows, read as they were recorded
 	Evaluated       int     `json:"evaluatedSteps"` // of materializations, evaluated because they are not recorded
 }
@@ -44,6 +46,9 @@ func statsOf(res *query.Result) *queryStats {
 		Series: res.Stats.Series, Samples: res.Stats.Samples, Columns: res.Stats.Columns,
 		Recorded: res.Stats.Recorded, Evaluated: res.Stats.Evaluated,
 	}}
+	if res.Stats.Sketched > 0 {
+		s.Tidemark.Sketched, s.Tidemark.SketchError = res.Stats.Sketched, query.SketchError
+	}
 	if proven(res.CompleteThrough) {
 		s.Tidemark.CompleteThrough = &res.CompleteThrough
 	}
@@ -61,7 +66,11 @@ func proven(completeThrough int64) bool {
 
 // inWords is the info that stats=all adds: people see infos as notices, so only who asks gets one.
 func (s *queryStats) inWords() string {
-	return fmt.Sprintf("answered by route %s as of log sequence %d", s.Tidemark.Route, s.Tidemark.Seq)
+	text := fmt.Sprintf("answered by route %s as of log sequence %d", s.Tidemark.Route, s.Tidemark.Seq)
+	if s.Tidemark.Sketched > 0 {
+		text += fmt.Sprintf("; %d of its leaves were read from sketches, exact to %g%%", s.Tidemark.Sketched, 100*s.Tidemark.SketchError)
+	}
+	return text
 }
 
 // statsWarning returns the warning for a value of stats that Prometheus calls deprecated, or "".

@@ -1,0 +1,102 @@
+// How an expression is, or would be, answered: its parts, what each is read from, and why where it is not.
+import { html } from './html.js';
+import { get } from './api.js';
+import { useLoad } from './load.js';
+import { Badge, Empty, Failure, Loading, Note } from './parts.js';
+import * as format from './format.js';
+
+export function Explain({ expr, times, ranged, materializations }) {
+  const seconds = (ms) => ms / 1000;
+  const params = ranged ? { query: expr, start: seconds(times.start), end: seconds(times.end), step: seconds(times.step) } : { query: expr, time: seconds(times.time) };
+  const plan = useLoad((signal) => get('api/v1/explain', params, signal), [expr, times.start, times.end, times.step, times.time, ranged]);
+  if (plan.error) return html`<${Failure} error=${plan.error} what="This cannot be explained" retry=${plan.reload} />`;
+  if (!plan.data) return html`<${Loading} what="Looking at the plan" />`;
+  const parts = plan.data.parts || [];
+  if (parts.length === 0) return html`<${Empty} title="Nothing is read">The expression has no selector; the engine computes it alone.</${Empty}>`;
+  const missing = parts.filter((p) => p.miss).length;
+  return html`
+    <p class="hint">${missing === 0 ? 'Every part is answered from what is published, as far as it is published.'
+    : `${missing} of ${parts.length} parts cannot be answered from panes.`}</p>
+    <ol class="parts">${parts.map((p) => html`<${Part} key=${p.node} part=${p} materializations=${materializations} />`)}</ol>`;
+}
+
+function Part({ part, materializations }) {
+  const children = part.children || part.parts || [];
+  return html`<li class="part">
+    <div class="part-head"><code class="part-node">${part.node}</code>
+      ${part.miss ? html`<${Badge} kind="bad">${part.miss.reason}</${Badge}>` : html`<${Badge} kind="good">${part.reads ? 'recorded' : 'panes'}</${Badge}>`}</div>
+    ${part.miss ? html`<${Miss} reason=${part.miss.reason} detail=${part.miss.detail} node=${part.node} materializations=${materializations} />` : html`<${Source} part=${part} />`}
+    ${children.length > 0 && html`<ol class="parts">${children.map((c) => html`<${Part} key=${c.node} part=${c} materializations=${materializations} />`)}</ol>`}
+  </li>`;
+}
+
+function Source({ part }) {
+  const steps = part.step_ms > 0 ? Math.floor((part.last_ms - part.first_ms) / part.step_ms) + 1 : 1;
+  const facts = [
+    part.reads && ['reads', part.reads.join(', ')],
+    part.func && part.func !== 'recorded' && ['function', part.func],
+    part.window_ms > 0 && ['window', format.promDuration(part.window_ms)],
+    part.pane_ms > 0 && ['panes', `${format.promDuration(part.pane_ms)} each, ${part.window_ms > 0 ? part.window_ms / part.pane_ms + ' a window' : ''}`],
+    part.stream && ['stream', part.stream],
+    part.last_ms >= part.first_ms && ['windows end', steps === 1 ? format.time(part.first_ms) : `${format.time(part.first_ms)} … ${format.time(part.last_ms)}, every ${format.promDuration(part.step_ms)}`],
+  ].filter(Boolean);
+  return html`<dl class="facts">${facts.map(([k, v]) => html`<div key=${k}><dt>${k}</dt><dd>${v}</dd></div>`)}</dl>`;
+}
+
+const advice = {
+  no_materialization: 'No materialization covers it. With an entry like this one in tidemark.yml it becomes warm:',
+  off_grid: 'The times are not on the grid of the materialization. Ask at multiples of its step.',
+  unpublished: 'Some windows are still open. They are published by a barrier, by later samples, or by the clock; until then ask for an earlier time.',
+  before_retention: 'It reaches back to before the materialization began, or beyond its retention.',
+};
+
+// Miss explains in words why panes do not answer a part, and what to do about it.
+export function Miss({ reason, detail, node, materializations }) {
+  const every = materializations && materializations[0] ? materializations[0].every : '15s';
+  return html`<div class="miss">
+    ${detail && html`<p>${format.readable(detail)}</p>`}
+    ${advice[reason] && html`<p>${advice[reason]}</p>`}
+    ${reason === 'no_materialization' && node && html`<pre class="snippet">${`materializations:
+  - name: a_name
+    expr: ${yamlText(node)}
+    every: ${every}`}</pre>`}
+  </div>`;
+}
+
+// yamlText writes a text as YAML reads it on one line.
+function yamlText(text) {
+  return /^[a-z][^:#{}[\]"'\n]*$/i.test(text) ? text : `'${text.replace(/'/g, "''")}'`;
+}
+
+const missed = /not answerable from panes \((\w+)\)(?::\s*(.*))?/s;
+const position = /(\d+):(\d+): parse error: (.*)/s;
+
+// frontierIn returns the time, in ms, up to which what was asked is published, if an error says that it is not beyond that.
+export function frontierIn(error) {
+  const miss = missed.exec(error.message || '');
+  const at = miss && miss[1] === 'unpublished' && /frontier at (-?\d+)/.exec(miss[2] || '');
+  return at && Math.abs(Number(at[1])) < 8.64e15 ? Number(at[1]) : null;
+}
+
+// QueryError shows why a query has no answer: where it cannot be read, or why panes do not answer it.
+export function QueryError({ error, expr, onEnd, onExplain, materializations }) {
+  const miss = missed.exec(error.message);
+  if (miss) {
+    const frontier = frontierIn(error);
+    const actions = html`
+      ${frontier !== null && html`<button type="button" onClick=${() => onEnd(frontier)}>Ask up to ${format.time(frontier)}</button>`}
+      <button type="button" onClick=${onExplain}>Explain</button>`;
+    return html`<${Note} kind="bad" title=${`No answer from panes: ${miss[1]}`} actions=${actions}>
+      <${Miss} reason=${miss[1]} detail=${miss[2]} node=${expr} materializations=${materializations} />
+    </${Note}>`;
+  }
+  const at = position.exec(error.message);
+  if (at) {
+    const line = expr.split('\n')[Number(at[1]) - 1] || '';
+    return html`<${Note} kind="bad" title="The expression cannot be read">
+      <p>${at[3]}</p>
+      <pre class="snippet">${line}${'\n'}${' '.repeat(Math.max(Number(at[2]) - 1, 0))}^</pre>
+    </${Note}>`;
+  }
+  return html`<${Note} kind="bad" title=${`Error: ${error.type}`}>${error.message}</${Note}>`;
+}
