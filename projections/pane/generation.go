@@ -228,7 +228,7 @@ func (s *Shard) replanGeneration(b *log.Plan) {
 	if s.seq <= s.generation {
 		return // the plan that added it was in force from its first event on
 	}
-	p, err := plan.Decode(b.Spec)
+	p, err := s.plans.decode(b.Spec)
 	if err != nil {
 		s.corrupt = fmt.Errorf("pane: plan at %d: %w", s.seq, err)
 		return

@@ -71,7 +71,8 @@ type Shard struct {
 	unwanted    map[log.SeriesRef]*experiment // of series that no stream takes, as far as they have come up; not part of the state
 
 	plan    *plan.Plan
-	streams []*stream // those of the plan that this shard folds, in the plan's order
+	plans   *planCache // shared with the other shards; may be nil
+	streams []*stream  // those of the plan that this shard folds, in the plan's order
 	// The generation that the streams are of, 0 for the first; and in a shard of the first the later ones, by their order, and
 	// their streams for what they take.
 	generation  log.Seq
@@ -653,7 +654,7 @@ func (s *Shard) drain(ev *log.Event) {
 // replan puts another plan in force. Streams that both plans have go on; those of the old one alone lose their open buckets
 // and keep what they published; new ones begin where the plan says.
 func (s *Shard) replan(b *log.Plan) {
-	p, err := plan.Decode(b.Spec)
+	p, err := s.plans.decode(b.Spec)
 	if err != nil {
 		s.corrupt = fmt.Errorf("pane: plan at %d: %w", s.seq, err)
 		return
