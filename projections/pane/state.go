@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"tidemark/log"
-	"tidemark/projections/plan"
 )
 
 // A shard's state, version 3, is a sequence of varints (v: zigzag, u: unsigned), in this order:
