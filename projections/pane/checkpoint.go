@@ -37,7 +37,7 @@ func (p *Projection) Wanted() log.Seq { return min(p.Durable()+1, p.backfills.wa
 func (p *Projection) CheckpointFailures() uint64 { return p.ckpt.failures.Load() }
 
 // Waiting returns the bytes of closed buckets, records of evicted series and hashes of writes that checkpoints have tried, and failed so far, to write.
-func (p *Projection) Waiting() int64 { return p.waiting.Load() }
+func (p *Projection) Waiting() int64 { return p.waiting.Load() + p.recent.spilled() }
 
 // checkpointLoop writes one shard after the other, spread over the interval, and flushes after each round. A failure is
 // logged and counted, and the shard is tried again in the next round; what it closed stays readable in memory.

@@ -120,6 +120,8 @@ type retentionView struct {
 	expired map[plan.StreamID]expiry
 	former  map[plan.StreamID]former
 	maxT    int64 // largest sample time of all, ms
+
+	generations []log.Seq // the later ones
 }
 
 // plannedStream is a stream of the plan that is being folded.
@@ -153,6 +155,9 @@ func (p *Projection) survey(ctx context.Context) (*retentionView, error) {
 			return
 		}
 		v.maxT = s.maxT
+		for i := range s.generations {
+			v.generations = append(v.generations, s.generations[i].id)
+		}
 		maps.Copy(v.expired, s.expired)
 		maps.Copy(v.former, s.former)
 	}); err != nil {
