@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"tidemark/log"
-	"tidemark/projections/plan"
 )
 
 // A shard's state, version 3, is a sequence of varints (v: zigzag, u: unsigned), in this order:
@@ -19,7 +18,11 @@ import (
 //	  relabelled:u
 //	experiments with barriers: count:u, then each by name: length:u, name, proven:v
 //	plan: length:u, canonical JSON (length 0: none yet)
-//	per stream of the plan, in its order: coverage:v, joined:u, evicted through:v, maxC:v, nine counters:u
+//	generation of the streams:u, 0 the first
+//	later generations, in a shard of the first, by id: count:u, then each: id:u, from:u, coverage:v, handed over:u, until:u, streams: count:u,
+//	  then each: stream:u, origin:v, width:v, retention:v, removed:u
+//	per stream of the plan, in its order: 1 if the shard folds it (0: nothing follows), coverage:v, joined:u, evicted through:v, maxC:v,
+//	  nine counters:u
 //	unwanted series: marks aged at:v, those named since: count:u, then ref delta:u each; the others likewise
 //	series: count:u, then each by reference:
 //	  ref delta:u, last applied:v, last named:v
@@ -28,7 +31,7 @@ import (
 //	  members: count:u, then each: stream's position:u, maxF:v, c:v, tail floor:v, first end:v, open buckets: count:u, then end:v, first:v, last:v
 //	expired streams: count:u, then each by stream: stream:u, origin:v, width:v, through:v, seq:u
 //	former streams: count:u, then each by stream: stream:u, origin:v, width:v, retention:v, evicted through:v
-//	per stream of the plan, in its order: tracked since:u, plus 1 (0: not tracked, and nothing follows), changed ends: count:u,
+//	per stream that the shard folds, in the plan's order: tracked since:u, plus 1 (0: not tracked, and nothing follows), changed ends: count:u,
 //	  first:v, then delta:u; then for each its seq:u
 //
 // The bytes are a function of the events, but for the changes that were forgotten because they had been taken note of, and for
@@ -72,9 +75,19 @@ func (s *Shard) Encode() []byte {
 		e.u(uint64(len(spec)))
 		e.b = append(e.b, spec...)
 	}
+	e.u(uint64(s.generation))
+	s.encodeGenerations(&e)
 	position := make(map[*stream]uint64, len(s.streams))
-	for i, st := range s.streams {
-		position[st] = uint64(i)
+	next := 0
+	for _, spec := range s.plan.Streams {
+		if next == len(s.streams) || s.streams[next].spec.ID != spec.ID {
+			e.u(0)
+			continue
+		}
+		st := s.streams[next]
+		position[st] = uint64(next)
+		next++
+		e.u(1)
 		e.v(st.coverage)
 		e.u(uint64(st.joined))
 		e.v(st.evictedThrough)
@@ -212,10 +225,13 @@ func decodeShard(id int, ls LabelSource, b []byte, plans *planCache) (*Shard, er
 			return nil, fmt.Errorf("%w: %w", ErrCorruptState, err)
 		}
 		if d.err == nil {
-			if err := s.decodeStreams(&d, p); err != nil {
-				return nil, err
-			}
+			s.plan = p
 		}
+	}
+	s.generation = log.Seq(d.u())
+	s.decodeGenerations(&d)
+	if err := s.decodeStreams(&d); err != nil {
+		return nil, err
 	}
 	s.decodeUnwanted(&d)
 	n := d.count(5)
@@ -256,13 +272,16 @@ func (s *Shard) decodeExperiments(d *decoder) {
 	}
 }
 
-func (s *Shard) decodeStreams(d *decoder, p *plan.Plan) error {
-	s.plan = p
-	for _, spec := range p.Streams {
+func (s *Shard) decodeStreams(d *decoder) error {
+	for _, spec := range s.plan.Streams {
+		if d.u() == 0 {
+			continue
+		}
 		st, err := newStream(spec, d.v())
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrCorruptState, err)
 		}
+		st.key = streamKey(spec.ID, s.generation)
 		st.joined = log.Seq(d.u())
 		st.evictedThrough = d.v()
 		st.maxC = d.v()
@@ -270,6 +289,9 @@ func (s *Shard) decodeStreams(d *decoder, p *plan.Plan) error {
 			*c = d.u()
 		}
 		s.streams = append(s.streams, st)
+	}
+	if err := s.lookElsewhere(); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorruptState, err)
 	}
 	return nil
 }
