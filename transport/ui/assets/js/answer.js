@@ -27,6 +27,7 @@ export function Origin({ answer }) {
     ${through && html`<span>complete through <${Time} ms=${Number(through)} /></span>`}
     ${seq && html`<span>log position ${format.count(Number(seq))}</span>`}
     <span>${format.count(size(answer.data))} series in ${format.duration(answer.took)}</span>
+    ${stats && stats.steps && html`<span>${Object.entries(stats.steps).filter(([, n]) => n > 0).map(([r, n]) => `${format.count(n)} ${n === 1 ? 'step' : 'steps'} ${r}`).join(', ')}</span>`}
     ${stats && html`<${Counts} stats=${stats} />`}
   </div>`;
 }
@@ -38,7 +39,7 @@ function size(data) {
 // Counts shows the figures of an answer, whatever they are called.
 function Counts({ stats }) {
   const figures = Object.entries(stats).filter(([name, v]) => typeof v === 'number' && v > 0 && name !== 'seq' && name !== 'completeThroughMs');
-  const nested = Object.entries(stats).filter(([, v]) => v && typeof v === 'object' && !Array.isArray(v));
+  const nested = Object.entries(stats).filter(([name, v]) => v && typeof v === 'object' && !Array.isArray(v) && name !== 'steps');
   for (const [name, of] of nested) {
     for (const [k, v] of Object.entries(of)) if (typeof v === 'number' && v > 0) figures.push([`${name} ${k}`, v]);
   }
