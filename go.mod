@@ -3,6 +3,7 @@ module tidemark
 go 1.26.7
 
 require (
+	github.com/DataDog/sketches-go v1.4.8
 	github.com/alecthomas/kingpin/v2 v2.4.0
 	github.com/alecthomas/units v0.0.0-20240927000941-0f3dac36c52b
 	github.com/cockroachdb/datadriven v1.0.3

@@ -159,7 +159,7 @@ func openStoreAt(path, dir string, opts Options, note headNote, guard *storeGuar
 	po.ReadOnly = readOnly
 	opened := make(chan *pebble.DB, 1)
 	err := guard.run(func() error {
-		db, err := pebble.Open(path, po)
+		db, err := openPebble(path, po)
 		opened <- db
 		return err
 	})
@@ -419,6 +419,7 @@ func (l *Log) Close() error {
 		if l.started.Load() {
 			<-l.runDone
 		}
+		l.guard.finish()
 		if l.Err() != nil {
 			l.abandon()
 			return

@@ -97,8 +97,7 @@ func request(all []querytest.Series, ds []delivery, add float64) []remotewrite.S
 // rightReasons are the misses that a complete, published, planned stream may still have, with what the expression must ask
 // for to deserve them.
 var rightReasons = map[string]*regexp.Regexp{
-	query.ReasonNeedsSamples:  regexp.MustCompile(`(deriv|stddev_over_time|stdvar_over_time|mad_over_time|predict_linear)\(`),
-	query.ReasonTooManyValues: regexp.MustCompile(`quantile_over_time`),
+	query.ReasonNeedsSamples: regexp.MustCompile(`(deriv|stddev_over_time|stdvar_over_time|mad_over_time|predict_linear)\(`),
 }
 
 // TestDifferential holds the contract through the whole service: what comes by Remote Write, out of order, repeated and with
@@ -120,11 +119,12 @@ func TestDifferential(t *testing.T) {
 
 // contest says how a service is compared with the oracle.
 type contest struct {
-	config string
-	plans  bool                            // the configuration has pane streams
-	adapt  func(*rand.Rand, *oracle.Query) // changes what is asked; may be nil
-	miss   func(answered, oracle.Query) bool
-	check  func(*testing.T, numbers) // of the service after the first half
+	config  string
+	plans   bool                            // the configuration has pane streams
+	through int64                           // of the barrier, ms; 0: beyond everything, negative: none is called
+	adapt   func(*rand.Rand, *oracle.Query) // changes what is asked; may be nil
+	miss    func(answered, oracle.Query) bool
+	check   func(*testing.T, numbers) // of the service after the first half
 }
 
 // panesOnly plans everything, and has no exact source.
@@ -164,8 +164,13 @@ func differential(t *testing.T, seed uint64, n int, how contest, routes map[stri
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 	}
-	if o := v.barrier(2 * querytest.Span); o.Closed == 0 && how.plans {
-		t.Fatalf("seed %d: the barrier closed nothing: %+v", seed, o)
+	if through := how.through; through >= 0 {
+		if through == 0 {
+			through = 2 * querytest.Span
+		}
+		if o := v.barrier(through); o.Closed == 0 && how.plans {
+			t.Fatalf("seed %d: the barrier closed nothing: %+v", seed, o)
+		}
 	}
 	queries := make([]oracle.Query, n)
 	for i := range queries {
@@ -196,6 +201,13 @@ func differential(t *testing.T, seed uint64, n int, how contest, routes map[stri
 			routes[got.route]++
 		} else {
 			routes["error "+got.errorType]++
+		}
+		if oracle.Sketched(&got.Outcome) {
+			routes["sketched"]++ // what is made of the values may be off by more than they are
+			if !strings.Contains(q.Expr, "quantile_over_time") {
+				t.Errorf("seed %d, query %d: %s: read from sketches", seed, i, q)
+			}
+			return
 		}
 		if got.route != "warm" && timestampAtOffset.MatchString(q.Expr) {
 			return

@@ -14,9 +14,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/promql/parser"
 
 	"tidemark/log"
 	"tidemark/master"
@@ -24,6 +27,7 @@ import (
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
 	"tidemark/projections/plan"
+	"tidemark/projections/query"
 	"tidemark/projections/series"
 	"tidemark/projections/window"
 	"tidemark/transport/api"
@@ -90,12 +94,12 @@ type loaded struct {
 func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger) (*node, error) {
 	n := &node{flags: f, logger: logger, index: series.New(), started: time.Now(), registry: prometheus.NewRegistry(), begun: make(chan struct{})}
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: n.started, ok: true})
-	if err := errors.Join(checkStorage(f.storagePath), checkSpace(f.storagePath, f.around.freeBytes)); err != nil {
+	if err := errors.Join(checkStorage(f.around.storage(), f.storagePath), checkSpace(f.storagePath, f.around.freeBytes)); err != nil {
 		return nil, err
 	}
 	var err error
 	if n.events, err = log.Open(filepath.Join(f.storagePath, logDir), log.Options{
-		Logger: logger, FS: f.around.logFS, Now: f.around.now, Monotonic: f.around.monotonic,
+		Logger: logger, FS: f.around.logDisk(), Now: f.around.now, Monotonic: f.around.monotonic,
 		OnPoison: func(err error) {
 			logger.Error("A write of the log failed; nothing more is acknowledged", "err", err)
 		},
@@ -173,22 +177,22 @@ func checkSpace(dir string, freeBytes func(string) (uint64, error)) error {
 // checkStorage refuses a directory that is not ours, before anything in it is touched: one that holds something, but no log.
 // Views without a log are refused too, because a log that has gone is never begun anew behind the back of what was folded
 // from it.
-func checkStorage(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
+func checkStorage(disk vfs.FS, dir string) error {
+	names, err := disk.List(dir)
+	if oserror.IsNotExist(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("storage directory: %w", err)
 	}
 	foreign := ""
-	for _, e := range entries {
-		switch e.Name() {
+	for _, name := range names {
+		switch name {
 		case logDir:
 			return nil
 		case "lost+found":
 		default:
-			foreign = e.Name()
+			foreign = name
 		}
 	}
 	if foreign != "" {
@@ -203,7 +207,7 @@ func (n *node) openViews() error {
 		return err
 	}
 	// A rebuild may have been cut off while it put its views in place.
-	if err := bucket.Settle(n.viewsPath(), bucket.Options{}); err != nil {
+	if err := bucket.Settle(n.viewsPath(), bucket.Options{FS: n.flags.around.viewsDisk()}); err != nil {
 		return err
 	}
 	err := n.restoreViews()
@@ -214,7 +218,7 @@ func (n *node) openViews() error {
 	if damaged {
 		// Nothing is lost: the log has it all.
 		n.logger.Warn("The views are damaged; they are discarded and folded again from the log", "err", err)
-		if err := bucket.Discard(n.viewsPath(), bucket.Options{FS: n.flags.around.viewsFS}); err != nil {
+		if err := bucket.Discard(n.viewsPath(), bucket.Options{FS: n.flags.around.viewsDisk()}); err != nil {
 			return err
 		}
 		err = n.restoreViews()
@@ -226,7 +230,7 @@ func (n *node) openViews() error {
 func (n *node) restoreBase(cause error) error {
 	n.logger.Warn("The views are missing or damaged, and the log was truncated; they are restored from the base", "err", cause)
 	floor := n.events.Floor()
-	base, err := bucket.RestoreBase(n.basesPath(), n.viewsPath(), n.events.Identity(), uint64(floor), bucket.Options{})
+	base, err := bucket.RestoreBase(n.basesPath(), n.viewsPath(), n.events.Identity(), uint64(floor), bucket.Options{FS: n.flags.around.viewsDisk()})
 	if err != nil {
 		return fmt.Errorf("%w; the log begins at %d, so they cannot be folded again without a base: %w", cause, floor, err)
 	}
@@ -243,6 +247,11 @@ func (n *node) limits() limits {
 	return limits{age: time.Duration(l.Retention), size: uint64(l.MaxSize)}
 }
 
+// answersLive says whether steps that are not published are answered from open panes.
+func (n *node) answersLive() bool {
+	return n.current.Load().cfg.Query.Unpublished == plan.UnpublishedLive
+}
+
 func (n *node) viewsPath() string { return filepath.Join(n.flags.storagePath, viewsDir) }
 
 func (n *node) basesPath() string { return filepath.Join(n.flags.storagePath, baseDir) }
@@ -250,11 +259,14 @@ func (n *node) basesPath() string { return filepath.Join(n.flags.storagePath, ba
 func (n *node) restoreViews() error {
 	var err error
 	if n.views, err = bucket.Open(n.viewsPath(), n.events.Identity(), bucket.Options{
-		Logger: n.logger, FS: n.flags.around.viewsFS,
+		Logger: n.logger, FS: n.flags.around.viewsDisk(),
 	}); err != nil {
 		return err
 	}
-	heals := &healer{events: n.events, index: n.index, bases: n.basesPath(), workers: n.flags.workers}
+	heals := &healer{
+		events: n.events, index: n.index, bases: n.basesPath(), workers: n.flags.workers,
+		options: bucket.Options{FS: n.flags.around.viewsDisk(), Logger: n.logger},
+	}
 	n.panes = pane.New(n.events, n.index, n.views, pane.Options{
 		Workers: n.flags.workers, CheckpointInterval: n.flags.ckpt, Logger: n.logger, Heal: heals.find,
 	})
@@ -398,6 +410,22 @@ func (n *node) runtimeState() api.RuntimeState {
 	return api.RuntimeState{Start: n.started, LastConfig: c.at, ReloadOK: c.ok, Retention: fmt.Sprintf("%v or %v of the log", c.cfg.Log.Retention, c.cfg.Log.MaxSize)}
 }
 
+// takesQuantiles says whether an expression reads quantiles of values out of panes.
+func takesQuantiles(text string) bool {
+	expr, err := plan.NewParser().ParseExpr(text)
+	if err != nil {
+		return false // of another version: it says nothing
+	}
+	found := false
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		if c, ok := n.(*parser.Call); ok && c.Func.Name == "quantile_over_time" {
+			found = true
+		}
+		return nil
+	})
+	return found
+}
+
 // Materializations implements api.Materializations.
 func (n *node) Materializations(ctx context.Context) ([]api.Materialization, error) {
 	_, states, _, err := n.panes.Streams(ctx)
@@ -437,6 +465,10 @@ func (n *node) Materializations(ctx context.Context) ([]api.Materialization, err
 		}
 		if frontier != math.MinInt64 {
 			row.Frontier = &frontier
+		}
+		if takesQuantiles(m.Expr) {
+			bound := query.SketchError
+			row.QuantileError = &bound
 		}
 		out = append(out, row)
 	}

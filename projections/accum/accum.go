@@ -3,7 +3,7 @@ package accum
 // MaxSamples is the largest number of samples (stale markers included) that a pane keeps as they are. Above it a pane holds Columns.
 const MaxSamples = 16
 
-// MaxValues is the largest number of values that Columns keep exactly, for quantiles.
+// MaxValues is the largest number of values that Columns keep exactly, for quantiles. Above it they keep a Sketch of them.
 const MaxValues = 256
 
 // ColumnPane is a pane of more than MaxSamples samples, filed under the end of its bucket.
@@ -59,6 +59,7 @@ type Columns struct {
 	Marker    int64 // ms, the newest stale marker's time, if HasMarker
 
 	Values []float64 // every value, sorted (NaN first), where Count ≤ MaxValues; else nil
+	Sketch *Sketch   // where Count > MaxValues; else nil
 }
 
 // Wide is the sum of values of very large magnitude, every one multiplied by 2^-64 so that it cannot overflow, with

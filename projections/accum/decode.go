@@ -180,6 +180,8 @@ func (r *reader) columns(end int64) *Columns {
 	}
 	if c.Count <= MaxValues {
 		c.Values = r.values(int(c.Count))
+	} else {
+		c.Sketch = r.sketch(c.Count)
 	}
 	return c
 }

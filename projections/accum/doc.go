@@ -2,7 +2,8 @@
 //
 // Contract. A value read from panes equals what the engine of Prometheus 3 computes from the samples themselves:
 // |a−b| ≤ 1e-12·max(|a|, |b|, Σ|terms|), and bit for bit for counts, min, max, first, last, present, changes and resets.
-// Where columns cannot answer, Eval says so (ErrNeedsSamples, ErrTooManyValues); it never approximates.
+// Where columns cannot answer, Eval says so (ErrNeedsSamples). It approximates quantiles over panes of more than MaxValues
+// values, and nothing else, to SketchError, and says so (Evaluator.Sketched).
 //
 // Life cycle. When a bucket closes, its samples go once through Fold. The pane is encoded beside the end of its bucket,
 // and read back into a Window, which gathers the panes of one series. A Cursor cuts the Window into the windows of the
@@ -24,7 +25,7 @@
 // An encoded pane stands alone; its length follows from its content. uvarint and varint are those of encoding/binary
 // (varint is zigzag). All arithmetic on times wraps modulo 2^64, so any time relative to any end survives.
 //
-//	tag      1 byte: bits 7..5 the version, 1; bit 4 set if native histograms fell into the bucket; bits 3..0 the shape
+//	tag      1 byte: bits 7..5 the version, 2; bit 4 set if native histograms fell into the bucket; bits 3..0 the shape
 //
 //	shape 0  columns
 //	shape 1  no sample
@@ -50,6 +51,10 @@
 //	         then what is flagged: compensation; resets as uvarint and their correction as a scalar; changes as uvarint;
 //	         the wide sum, its compensation, and the lowest and the highest of its partial sums
 //	values   if count ≤ 256: 1 byte, s in 0..6 (then values as in shape 10) or 15 (as in shape 11)
+//	sketch   if count > 256: 1 byte, the accuracy, 1; then uvarints: NaNs, −∞s, zeros, +∞s; then the bins of negative and
+//	         those of positive values, by increasing value: their number, and for each the index of its magnitude (varint; then
+//	         uvarint, the distance from the one before) and uvarint the count. The index of v is floor(ln v / ln γ), where
+//	         γ = (1+α)/(1−α) and α = 0.005
 //
 //	scalar   1 byte: s in 0..6, then varint m; or 15, then 8 bytes, little endian
 package accum

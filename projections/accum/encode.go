@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	version        = 1
+	version        = 2
 	versionShift   = 5
 	tagHistogram   = 1 << 4
 	tagShapeMask   = 1<<4 - 1
@@ -114,7 +114,7 @@ func (c *Columns) appendEncode(dst []byte, end int64) []byte {
 		}
 	}
 	if c.Count > MaxValues {
-		return dst
+		return c.Sketch.appendEncode(dst)
 	}
 	scale := decimalScale(c.Values)
 	dst = append(dst, byte(scale))

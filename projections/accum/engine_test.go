@@ -2,6 +2,7 @@ package accum
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 )
@@ -36,15 +37,15 @@ func TestA2_EqualsPrometheus(t *testing.T) {
 		}
 	}
 	t.Logf("%+v", tally)
-	if tally.mixed < 1000 || tally.columnsOnly < 1000 || tally.flat < 1000 || tally.needsSamples == 0 || tally.tooMany == 0 {
+	if tally.mixed < 1000 || tally.columnsOnly < 1000 || tally.flat < 1000 || tally.needsSamples == 0 || tally.sketched == 0 {
 		t.Errorf("the series did not exercise every shape of window: %+v", tally)
 	}
 }
 
 // tally counts what was compared.
 type tally struct {
-	flat, mixed, columnsOnly            int
-	needsSamples, tooMany, overflowMiss int
+	flat, mixed, columnsOnly             int
+	needsSamples, sketched, overflowMiss int
 }
 
 func (y *tally) compare(t *testing.T, r *rand.Rand, eval *Evaluator, seed uint64, q query, ts []int64, vs []float64, at, rng int64, want map[int64]float64) {
@@ -70,14 +71,17 @@ func (y *tally) compare(t *testing.T, r *rand.Rand, eval *Evaluator, seed uint64
 	}
 	panes := cutIntoPanes(t, r, ts, vs, from, end)
 	panes = panes.Cut(start, end)
+	eval.Sketched = false
 	got, ok, err = eval.Eval(q.f, &panes, start, end, q.arg)
 	switch {
 	case errors.Is(err, ErrNeedsSamples) && q.f.NeedsSamples() && len(panes.Cols) > 0:
 		y.needsSamples++
 		return
-	case errors.Is(err, ErrTooManyValues) && q.f == Quantile && largest(&panes) > MaxValues:
-		y.tooMany++
-		return
+	case eval.Sketched != (q.f == Quantile && q.arg >= 0 && q.arg <= 1 && largest(&panes) > MaxValues):
+		err = fmt.Errorf("read from sketches: %v, with panes of up to %d values", eval.Sketched, largest(&panes))
+	case eval.Sketched:
+		y.sketched++
+		err = checkSketched(flat.V, q.arg, got, ok)
 	case errors.Is(err, ErrNeedsSamples) && mayMissByOverflow(q.f, seed) && anyWide(&panes):
 		y.overflowMiss++
 		return

@@ -10,13 +10,9 @@ import (
 	"github.com/prometheus/prometheus/promql"
 )
 
-var (
-	// ErrNeedsSamples says that a window holds columns where only samples can answer: any function with NeedsSamples;
-	// and sums and counters whose values are so large (above 2^900) that the order of additions decides an overflow.
-	ErrNeedsSamples = errors.New("accum: the function needs samples where panes hold columns")
-	// ErrTooManyValues says that a window holds columns of more than MaxValues samples, so that quantiles are not exact.
-	ErrTooManyValues = errors.New("accum: a pane holds too many values for an exact quantile")
-)
+// ErrNeedsSamples says that a window holds columns where only samples can answer: any function with NeedsSamples;
+// and sums and counters whose values are so large (above 2^900) that the order of additions decides an overflow.
+var ErrNeedsSamples = errors.New("accum: the function needs samples where panes hold columns")
 
 // Evaluator evaluates leaf functions. The zero value is ready. It holds scratch space, so that Eval does not allocate
 // once the space has grown, and serves one goroutine at a time.
@@ -24,18 +20,21 @@ type Evaluator struct {
 	// Offset is the time of evaluation minus the end of the range, in ms: what offset and @ make of it, 0 without them.
 	// Only PredictLinear reads it.
 	Offset int64
+	// Sketched is set when Eval has read a Sketch, so that a value is exact only to SketchError. It is for the caller to reset.
+	Sketched bool
 
-	t      []int64   // samples without stale markers, where there are any
-	v      []float64 // parallel to t
-	values []float64 // what quantiles are selected from
-	lib    library
+	t        []int64    // samples without stale markers, where there are any
+	v        []float64  // parallel to t
+	values   []float64  // what quantiles are selected from
+	weighted []weighted // the same with bins of sketches
+	lib      library
 }
 
 // Eval evaluates f over the range (rangeStart, rangeEnd], in ms, of one series. w holds what the series has in that range
 // and nothing else; it is not modified. arg is φ for Quantile and the seconds for PredictLinear, otherwise unused.
 //
-// ok is false where the series has no result; no value is then to be read. The errors are ErrNeedsSamples and
-// ErrTooManyValues, and any other for a Func that does not exist.
+// ok is false where the series has no result; no value is then to be read. The error is ErrNeedsSamples, or another
+// for a Func that does not exist.
 func (e *Evaluator) Eval(f Func, w *Window, rangeStart, rangeEnd int64, arg float64) (v float64, ok bool, err error) {
 	if f == Instant || f == Timestamp {
 		s, ok := newest(w, rangeStart)
@@ -77,8 +76,7 @@ func (e *Evaluator) Eval(f Func, w *Window, rangeStart, rangeEnd int64, arg floa
 	case Changes:
 		return float64(d.changes()), true, nil
 	case Quantile:
-		v, err := e.quantile(arg, &d)
-		return v, err == nil, err
+		return e.quantile(arg, &d), true, nil
 	case Mad, Deriv, Stddev, Stdvar, PredictLinear:
 		return e.fromSamples(f, &d, rangeEnd, arg)
 	default:

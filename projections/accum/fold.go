@@ -72,14 +72,20 @@ func foldColumns(ts []int64, vs []float64) *Columns {
 	if magnitude > wideLimit {
 		c.Wide = foldWide(vs)
 	}
-	if c.Count > 0 && c.Count <= MaxValues {
-		c.Values = make([]float64, 0, c.Count)
-		for _, v := range vs {
-			if !value.IsStaleNaN(v) {
-				c.Values = append(c.Values, v)
-			}
+	if c.Count == 0 {
+		return c
+	}
+	values := make([]float64, 0, c.Count)
+	for _, v := range vs {
+		if !value.IsStaleNaN(v) {
+			values = append(values, v)
 		}
-		slices.SortFunc(c.Values, compareValues)
+	}
+	slices.SortFunc(values, compareValues)
+	if c.Count <= MaxValues {
+		c.Values = values
+	} else {
+		c.Sketch = sketch(values)
 	}
 	return c
 }

@@ -6,24 +6,27 @@ import (
 )
 
 // quantile is quantile_over_time.
-func (e *Evaluator) quantile(phi float64, d *data) (float64, error) {
+func (e *Evaluator) quantile(phi float64, d *data) float64 {
 	switch {
 	case math.IsNaN(phi):
-		return math.NaN(), nil
+		return math.NaN()
 	case phi < 0:
-		return math.Inf(-1), nil
+		return math.Inf(-1)
 	case phi > 1:
-		return math.Inf(1), nil
+		return math.Inf(1)
 	}
 	e.values = append(e.values[:0], d.v...)
+	sketched := false
 	for i := range d.cols {
 		c := d.cols[i].Columns
-		if c.Count > MaxValues {
-			return 0, ErrTooManyValues
-		}
+		sketched = sketched || c.Sketch != nil
 		e.values = append(e.values, c.Values...)
 	}
-	return selectQuantile(phi, e.values), nil
+	if sketched {
+		e.Sketched = true
+		return e.fromSketches(phi, d)
+	}
+	return selectQuantile(phi, e.values)
 }
 
 // mad is mad_over_time: the median distance from the median. NaN if any value is.

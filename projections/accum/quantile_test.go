@@ -44,28 +44,3 @@ func TestSelectNth(t *testing.T) {
 		}
 	}
 }
-
-func TestErrTooManyValues(t *testing.T) {
-	var eval Evaluator
-	for _, n := range []int{MaxValues, MaxValues + 1} {
-		ts, vs := make([]int64, n), make([]float64, n)
-		for i := range ts {
-			ts[i], vs[i] = int64(i), float64(i)
-		}
-		p := Fold(ts, vs)
-		var w Window
-		w.Append(&p, 1000)
-		for phi, want := range map[float64]float64{-0.1: math.Inf(-1), 1.1: math.Inf(1)} {
-			if v, ok, err := eval.Eval(Quantile, &w, -1, 1000, phi); v != want || !ok || err != nil {
-				t.Errorf("%d values, φ %v: %v, %v, %v", n, phi, v, ok, err)
-			}
-		}
-		v, ok, err := eval.Eval(Quantile, &w, -1, 1000, 0.5)
-		switch {
-		case n <= MaxValues && (v != float64(n-1)/2 || !ok || err != nil):
-			t.Errorf("%d values: %v, %v, %v", n, v, ok, err)
-		case n > MaxValues && (err != ErrTooManyValues || ok):
-			t.Errorf("%d values: %v, %v, %v", n, v, ok, err)
-		}
-	}
-}

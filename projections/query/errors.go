@@ -59,7 +59,6 @@ const (
 	ReasonLateUncorrectable   = "late_uncorrectable"    // a bucket in a window lost late samples
 	ReasonNativeHistogram     = "native_histogram"      // native histograms fell into a bucket of a window
 	ReasonNeedsSamples        = "needs_samples"         // the result needs samples where panes hold columns
-	ReasonTooManyValues       = "too_many_values"       // a quantile over a pane with more values than are kept
 	ReasonUnsupportedFunction = "unsupported_function"  // panes cannot answer this function, modifier or selector
 	ReasonNonConstantArgument = "non_constant_argument" // a function's scalar argument is not a constant
 )

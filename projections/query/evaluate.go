@@ -3,6 +3,7 @@ package query
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 
@@ -31,12 +32,14 @@ type result struct {
 
 // evaluation turns the answers of one read into results. It belongs to one request.
 type evaluation struct {
-	ctx     context.Context
-	budget  int         // points that may still be made
-	spent   int         // evaluations since ctx was looked at
-	slide   accum.Slide // over series of samples
-	cursor  accum.Cursor
-	machine accum.Evaluator // over the parts that the cursor cuts, where there are columns
+	ctx      context.Context
+	live     *liveSteps  // nil: only what is published may be read
+	budget   int         // points that may still be made
+	spent    int         // evaluations since ctx was looked at
+	sketched int         // leaves that were read from sketches
+	slide    accum.Slide // over series of samples
+	cursor   accum.Cursor
+	machine  accum.Evaluator // over the parts that the cursor cuts, where there are columns
 }
 
 // leaf evaluates l over the series of its answer. The error is a *MissError, or ends the request.
@@ -84,6 +87,12 @@ func (v *evaluation) leaf(l *leaf, series []Series) (result, error) {
 		out.series = append(out.series, promql.Series{Metric: metric, Floats: points})
 	}
 	return out, nil
+}
+
+// sketchNote is the info of an answer that was read from sketches.
+func sketchNote(f accum.Func) error {
+	return fmt.Errorf("%w: %s: panes of more than %d values are read from sketches, whose values are exact to %g%%",
+		annotations.PromQLInfo, f, accum.MaxValues, 100*accum.SketchError)
 }
 
 // annotate adds what the engine would say about a series that has results.
@@ -171,8 +180,6 @@ func (v *evaluation) each(l *leaf, w *accum.Window, found func(ts int64, value f
 		switch {
 		case errors.Is(err, accum.ErrNeedsSamples):
 			return l.miss(ReasonNeedsSamples, "panes of more than %d samples hold no samples", accum.MaxSamples)
-		case errors.Is(err, accum.ErrTooManyValues):
-			return l.miss(ReasonTooManyValues, "a pane of the window ending at %d has more than %d values", e, accum.MaxValues)
 		case err != nil:
 			return err
 		}

@@ -161,18 +161,21 @@ func encodeData(_ context.Context, w http.ResponseWriter, response any) error {
 
 // Materialization is one row of /api/v1/materializations.
 type Materialization struct {
-	Name        string           `json:"name"`
-	Expr        string           `json:"expr"`
-	Layout      string           `json:"layout"`
-	Every       string           `json:"every"`       // the grid's step, as a PromQL duration
-	State       string           `json:"state"`       // materializing, ready or serving
-	Frontier    *int64           `json:"frontier_ms"` // null before anything closed
-	OpenBuckets int64            `json:"open_buckets"`
-	Pieces      int64            `json:"pieces"`
-	Bytes       int64            `json:"bytes"`
-	LagEvents   int64            `json:"lag_events"` // events in the log that its fold has not applied
-	Hits        int64            `json:"hits"`
-	Misses      map[string]int64 `json:"misses"` // by reason
+	Name        string `json:"name"`
+	Expr        string `json:"expr"`
+	Layout      string `json:"layout"`
+	Every       string `json:"every"`       // the grid's step, as a PromQL duration
+	State       string `json:"state"`       // materializing, ready or serving
+	Frontier    *int64 `json:"frontier_ms"` // null before anything closed
+	OpenBuckets int64  `json:"open_buckets"`
+	Pieces      int64  `json:"pieces"`
+	Bytes       int64  `json:"bytes"`
+	// QuantileError is the relative error of its quantiles over panes of more than 256 values, which are read from sketches; null
+	// where the expression has no quantile_over_time.
+	QuantileError *float64         `json:"quantile_error"`
+	LagEvents     int64            `json:"lag_events"` // events in the log that its fold has not applied
+	Hits          int64            `json:"hits"`
+	Misses        map[string]int64 `json:"misses"` // by reason
 }
 
 // Materializations lists what is materialized, in the order of the configuration.
