@@ -119,6 +119,10 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	}
 	n.keeper = &keeper{
 		events: n.events, durable: n.durable, views: n.views, bases: n.basesPath(), limits: n.limits, logger: logger, since: n.events.Head(),
+		forgetter: pane.NewForgetter(n.panes, n.events, n.events.Dictionary()),
+	}
+	if b, err := bucket.NewestBase(n.basesPath(), bucket.Options{}); err == nil {
+		n.keeper.base.Store(b.Seq)
 	}
 	n.gate = &gate{
 		events: n.events, lag: lags, ready: n.replayed, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
