@@ -93,6 +93,7 @@ func TestCase_E06_E16_E20_E24_InTheBrowser(t *testing.T) {
 		walk func(*testing.T)
 	}{
 		{"experiments", w.experiments}, {"experiment", w.experiment}, {"query", w.query}, {"completion", w.completion}, {"log", w.log},
+		{"tasks", w.tasks},
 		{"names", w.names}, {"theme and keys", w.frame}, {"retired", w.retired}, {"no server", w.unreachable},
 	} {
 		if !t.Run(step.name, func(t *testing.T) {
@@ -203,6 +204,27 @@ func (w *walk) experiment(t *testing.T) {
 // tile is the figure under a title.
 func tile(title string) string {
 	return fmt.Sprintf(`[...document.querySelectorAll('.tile')].find((e) => e.innerText.startsWith(%q))?.querySelector('.figure').innerText`, title)
+}
+
+// tasks: what is asked for by hand runs, is told where it was asked for, and stands in the history; a pause holds it back.
+func (w *walk) tasks(t *testing.T) {
+	w.open("#/experiment/baseline")
+	w.press("main", "Compact")
+	w.until("the outcome is told", `document.querySelector('.note.good')`)
+	w.says("Tasks", "compact by hand")
+	w.open("#/tasks")
+	w.says("Nothing to do", "History", "No target is passed over")
+	w.press("main", "Pause")
+	w.says("Paused: what runs is finished", "Tasks are paused")
+	w.open("#/experiment/" + url.PathEscape(hostile[0]))
+	w.press("main", "Publish")
+	w.open("#/tasks")
+	w.until("it waits", `[...document.querySelectorAll('td .badge')].some((e) => e.innerText === 'queued')`)
+	w.says(hostile[0])
+	w.shots("tasks")
+	w.press("main", "Resume")
+	w.says("Tasks are claimed again")
+	w.until("it is done", `[...document.querySelectorAll('tbody tr')].some((e) => e.innerText.includes('publish by hand') && e.innerText.startsWith('done'))`)
 }
 
 // retired: an experiment that nothing is written to retires, leaves the table, is found by a search, and its screen says so.
