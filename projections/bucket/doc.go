@@ -37,7 +37,7 @@
 //	"x" shard:1 name                      → what the shard has counted of an experiment (projections/pane)
 //	"r" space:1 key                       → row of a read model beside the panes (see Rows)
 //	"p" stream:8 block:8 shard:1 seq:8    → piece
-//	"r" stream:8 block:8 shard:1          → the series whose last block in the stream it is, as they were evicted, one behind the other:
+//	"d" stream:8 block:8 shard:1          → the series whose last block in the stream it is, as they were evicted, one behind the other:
 //	                                        ref:uvarint, blocks before it:uvarint, hash of the group:4
 //	"v" ref:8                             → of an evicted series: version:1 = 1, seq:uvarint, streams:uvarint, then each:
 //	                                        stream:8, closure watermark:varint (ms)

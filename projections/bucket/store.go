@@ -24,7 +24,7 @@ const (
 	keyCheckpoint = 'c'
 	keyRecent     = 'h'
 	keyPiece      = 'p'
-	keyLeave      = 'r'
+	keyLeave      = 'd'
 	keyEvicted    = 'v'
 	keyExperiment = 'x'
 
