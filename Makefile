@@ -10,7 +10,7 @@ FUZZTIME  ?= 20000x
 RACE      := ./log ./projections ./projections/bucket ./projections/pane ./projections/query ./projections/window ./transport/...
 RACE_CMD  := TestDifferential|TestCase_C|TestG[0-9]
 
-.PHONY: build test race lint fuzz-smoke bench demo clean
+.PHONY: build test race lint fuzz-smoke campaign bench demo clean
 
 build:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/tidemark ./cmd/tidemark
@@ -39,6 +39,16 @@ fuzz-smoke:
 	    $(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$(dirname $$f)"; \
 	  done; \
 	done
+
+# The campaign (see cmd/tidemark/campaign_test.go): long, goes on where testdata/campaign.jsonl says that it stopped, and appends to it.
+# MODE is one of crash, fault, damage, late, model; empty: all of them.
+SEEDS     ?= 1-1000000
+DURATION  ?= 10m
+MODE      ?=
+campaign:
+	$(GO) test -c -o $(BIN)/campaign.test ./cmd/tidemark
+	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') CAMPAIGN_MODE=$(MODE) CAMPAIGN_SEEDS=$(SEEDS) CAMPAIGN_DURATION=$(DURATION) \
+	  ../../$(BIN)/campaign.test -test.run '^TestCampaign_Long$$' -test.v -test.timeout 0
 
 bench: build
 	$(BIN)/tidemark bench all

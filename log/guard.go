@@ -25,6 +25,8 @@ import (
 type storeGuard struct {
 	logger *slog.Logger
 	broken chan struct{} // closed by the first Fatalf
+	done   chan struct{} // closed before the store is closed
+	once   sync.Once     // of done
 	halted atomic.Bool
 
 	applying sync.Mutex // held during Apply
@@ -39,7 +41,7 @@ type storeGuard struct {
 const backgroundErrorEvery = time.Second
 
 func newStoreGuard(logger *slog.Logger) *storeGuard {
-	return &storeGuard{logger: logger, broken: make(chan struct{})}
+	return &storeGuard{logger: logger, broken: make(chan struct{}), done: make(chan struct{})}
 }
 
 func (g *storeGuard) Infof(format string, args ...any) {
@@ -71,6 +73,20 @@ func (g *storeGuard) Fatalf(format string, args ...any) {
 	poison(err)
 }
 
+// ended returns why nothing is written to the store any more, or nil. Pebble itself would go on: a flush whose MANIFEST could not
+// be synced is tried again, and then it stands in the MANIFEST twice, or half, and no start can read the store.
+func (g *storeGuard) ended() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.poison == nil {
+		return nil
+	}
+	return g.err
+}
+
+// finish lets go of what waits for the end of a store that has failed. It comes before the store is closed.
+func (g *storeGuard) finish() { g.once.Do(func() { close(g.done) }) }
+
 // walFailed takes the error of a WAL, nil included, and returns it.
 func (g *storeGuard) walFailed(err error) error {
 	if err == nil {
@@ -78,6 +94,9 @@ func (g *storeGuard) walFailed(err error) error {
 	}
 	g.mu.Lock()
 	poison := g.poison
+	if poison != nil && g.err == nil {
+		g.err = err
+	}
 	g.mu.Unlock()
 	if poison != nil {
 		poison(err)

@@ -159,7 +159,7 @@ func openStoreAt(path, dir string, opts Options, note headNote, guard *storeGuar
 	po.ReadOnly = readOnly
 	opened := make(chan *pebble.DB, 1)
 	err := guard.run(func() error {
-		db, err := pebble.Open(path, po)
+		db, err := openPebble(path, po)
 		opened <- db
 		return err
 	})
@@ -211,6 +211,7 @@ func (l *Log) load(path string, note headNote) error {
 		return err
 	}
 	l.dict = newDictionary(&l.store, m.seed, l.opts.DictionaryCache, next)
+	l.dict.now = l.opts.Monotonic
 	l.clock = newClock(l.opts, end.logTime)
 	return nil
 }
@@ -419,6 +420,7 @@ func (l *Log) Close() error {
 		if l.started.Load() {
 			<-l.runDone
 		}
+		l.guard.finish()
 		if l.Err() != nil {
 			l.abandon()
 			return

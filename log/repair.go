@@ -184,7 +184,7 @@ func (r *repairer) copyPrefix() error {
 	po.ErrorIfExists = true
 	po.DisableWAL = true // a flush makes it durable, and until then it counts for nothing
 	err = guard.run(func() error {
-		db, err := pebble.Open(r.path(repairDir), po)
+		db, err := openPebble(r.path(repairDir), po)
 		if err != nil {
 			return err
 		}

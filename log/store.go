@@ -217,7 +217,7 @@ func createStore(opts Options, dir string, guard *storeGuard) error {
 	po.ErrorIfExists = true
 	m := meta{floor: 1, seed: seed}
 	err = guard.run(func() error {
-		db, err := pebble.Open(path, po)
+		db, err := openPebble(path, po)
 		if err != nil {
 			return err
 		}

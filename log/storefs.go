@@ -21,13 +21,30 @@ type storeFS struct {
 
 // Create implements vfs.FS.
 func (fs storeFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := fs.guard.ended(); err != nil {
+		if path.Ext(name) == ".sst" {
+			<-fs.guard.done // else Pebble would try again without a pause
+		}
+		return nil, err
+	}
 	if strings.HasPrefix(fs.PathBase(name), "marker.") {
 		if err := syncDir(fs.FS, fs.PathDir(name)); err != nil {
 			return nil, err
 		}
 	}
 	f, err := fs.FS.Create(name, category)
+	if err == nil && strings.HasPrefix(fs.PathBase(name), "MANIFEST-") {
+		return manifestFile{File: f, guard: fs.guard}, nil
+	}
 	return fs.wal(name, f, err)
+}
+
+// Remove implements vfs.FS. A store that has failed keeps all its files.
+func (fs storeFS) Remove(name string) error {
+	if err := fs.guard.ended(); err != nil {
+		return err
+	}
+	return fs.FS.Remove(name)
 }
 
 // ReuseForWrite implements vfs.FS.
@@ -87,6 +104,28 @@ func movesMarker() bool {
 			return false
 		}
 	}
+}
+
+// manifestFile is a MANIFEST that is written. Once the store has failed nothing is added to it.
+type manifestFile struct {
+	vfs.File
+	guard *storeGuard
+}
+
+// Write implements vfs.File.
+func (f manifestFile) Write(p []byte) (int, error) {
+	if err := f.guard.ended(); err != nil {
+		return 0, err
+	}
+	return f.File.Write(p)
+}
+
+// Sync implements vfs.File.
+func (f manifestFile) Sync() error {
+	if err := f.guard.ended(); err != nil {
+		return err
+	}
+	return f.File.Sync()
 }
 
 // walFile is a WAL that is written.

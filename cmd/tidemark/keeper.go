@@ -11,6 +11,7 @@ import (
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
+	"tidemark/projections/pane"
 )
 
 const (
@@ -48,6 +49,8 @@ type keeper struct {
 	// until what it changes is on disk.
 	since log.Seq
 
+	forgetter *pane.Forgetter
+
 	truncations, failures, base atomic.Uint64
 	lastError                   atomic.Pointer[string] // of the last pass; nil: it had none
 }
@@ -78,6 +81,20 @@ func (k *keeper) pass(ctx context.Context) {
 	default:
 		k.failures.Store(0)
 		k.lastError.Store(nil)
+	}
+	k.tidy(ctx)
+}
+
+// tidy has the log forget the series that nothing names any more. What cannot go now goes later.
+func (k *keeper) tidy(ctx context.Context) {
+	k.events.Tidy()
+	before := k.forgetter.Forgotten()
+	err := k.forgetter.Pass(ctx, log.Seq(k.base.Load()))
+	if err != nil && ctx.Err() == nil {
+		k.logger.Error("Series that have gone cannot be forgotten", "err", err)
+	}
+	if n := k.forgetter.Forgotten() - before; n > 0 {
+		k.logger.Info("Series forgotten", "series", n)
 	}
 }
 

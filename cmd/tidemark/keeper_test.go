@@ -90,6 +90,7 @@ func startKeptOn(t *testing.T, disk vfs.FS, bounds limits) *kept {
 		t.Fatal(err)
 	}
 	k.durable = k.panes.Durable
+	k.forgetter = pane.NewForgetter(k.panes, k.events, k.events.Dictionary())
 	k.bases, k.logger, k.limits = "/data/base", slog.New(slog.DiscardHandler), func() limits { return k.bounds }
 	ctx, cancel := context.WithCancel(context.Background())
 	k.cancel = cancel

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/common/model"
@@ -92,12 +94,12 @@ type loaded struct {
 func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger) (*node, error) {
 	n := &node{flags: f, logger: logger, index: series.New(), started: time.Now(), registry: prometheus.NewRegistry(), begun: make(chan struct{})}
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: n.started, ok: true})
-	if err := errors.Join(checkStorage(f.storagePath), checkSpace(f.storagePath, f.around.freeBytes)); err != nil {
+	if err := errors.Join(checkStorage(f.around.storage(), f.storagePath), checkSpace(f.storagePath, f.around.freeBytes)); err != nil {
 		return nil, err
 	}
 	var err error
 	if n.events, err = log.Open(filepath.Join(f.storagePath, logDir), log.Options{
-		Logger: logger, FS: f.around.logFS, Now: f.around.now, Monotonic: f.around.monotonic,
+		Logger: logger, FS: f.around.logDisk(), Now: f.around.now, Monotonic: f.around.monotonic,
 		OnPoison: func(err error) {
 			logger.Error("A write of the log failed; nothing more is acknowledged", "err", err)
 		},
@@ -117,6 +119,10 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	}
 	n.keeper = &keeper{
 		events: n.events, durable: n.durable, views: n.views, bases: n.basesPath(), limits: n.limits, logger: logger, since: n.events.Head(),
+		forgetter: pane.NewForgetter(n.panes, n.events, n.events.Dictionary()),
+	}
+	if b, err := bucket.NewestBase(n.basesPath(), bucket.Options{}); err == nil {
+		n.keeper.base.Store(b.Seq)
 	}
 	n.gate = &gate{
 		events: n.events, lag: lags, ready: n.replayed, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
@@ -175,22 +181,22 @@ func checkSpace(dir string, freeBytes func(string) (uint64, error)) error {
 // checkStorage refuses a directory that is not ours, before anything in it is touched: one that holds something, but no log.
 // Views without a log are refused too, because a log that has gone is never begun anew behind the back of what was folded
 // from it.
-func checkStorage(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
+func checkStorage(disk vfs.FS, dir string) error {
+	names, err := disk.List(dir)
+	if oserror.IsNotExist(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("storage directory: %w", err)
 	}
 	foreign := ""
-	for _, e := range entries {
-		switch e.Name() {
+	for _, name := range names {
+		switch name {
 		case logDir:
 			return nil
 		case "lost+found":
 		default:
-			foreign = e.Name()
+			foreign = name
 		}
 	}
 	if foreign != "" {
@@ -205,7 +211,7 @@ func (n *node) openViews() error {
 		return err
 	}
 	// A rebuild may have been cut off while it put its views in place.
-	if err := bucket.Settle(n.viewsPath(), bucket.Options{}); err != nil {
+	if err := bucket.Settle(n.viewsPath(), bucket.Options{FS: n.flags.around.viewsDisk()}); err != nil {
 		return err
 	}
 	err := n.restoreViews()
@@ -216,7 +222,7 @@ func (n *node) openViews() error {
 	if damaged {
 		// Nothing is lost: the log has it all.
 		n.logger.Warn("The views are damaged; they are discarded and folded again from the log", "err", err)
-		if err := bucket.Discard(n.viewsPath(), bucket.Options{FS: n.flags.around.viewsFS}); err != nil {
+		if err := bucket.Discard(n.viewsPath(), bucket.Options{FS: n.flags.around.viewsDisk()}); err != nil {
 			return err
 		}
 		err = n.restoreViews()
@@ -228,7 +234,7 @@ func (n *node) openViews() error {
 func (n *node) restoreBase(cause error) error {
 	n.logger.Warn("The views are missing or damaged, and the log was truncated; they are restored from the base", "err", cause)
 	floor := n.events.Floor()
-	base, err := bucket.RestoreBase(n.basesPath(), n.viewsPath(), n.events.Identity(), uint64(floor), bucket.Options{})
+	base, err := bucket.RestoreBase(n.basesPath(), n.viewsPath(), n.events.Identity(), uint64(floor), bucket.Options{FS: n.flags.around.viewsDisk()})
 	if err != nil {
 		return fmt.Errorf("%w; the log begins at %d, so they cannot be folded again without a base: %w", cause, floor, err)
 	}
@@ -257,11 +263,14 @@ func (n *node) basesPath() string { return filepath.Join(n.flags.storagePath, ba
 func (n *node) restoreViews() error {
 	var err error
 	if n.views, err = bucket.Open(n.viewsPath(), n.events.Identity(), bucket.Options{
-		Logger: n.logger, FS: n.flags.around.viewsFS,
+		Logger: n.logger, FS: n.flags.around.viewsDisk(),
 	}); err != nil {
 		return err
 	}
-	heals := &healer{events: n.events, index: n.index, bases: n.basesPath(), workers: n.flags.workers}
+	heals := &healer{
+		events: n.events, index: n.index, bases: n.basesPath(), workers: n.flags.workers,
+		options: bucket.Options{FS: n.flags.around.viewsDisk(), Logger: n.logger},
+	}
 	n.panes = pane.New(n.events, n.index, n.views, pane.Options{
 		Workers: n.flags.workers, CheckpointInterval: n.flags.ckpt, Logger: n.logger, Heal: heals.find,
 	})

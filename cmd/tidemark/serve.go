@@ -79,7 +79,8 @@ type serveFlags struct {
 type surroundings struct {
 	now            func() time.Time     // nil: time.Now
 	monotonic      func() time.Duration // of log time; nil: the machine's
-	logFS, viewsFS vfs.FS               // nil: the file system
+	disk           vfs.FS               // of the storage directory; nil: the file system
+	logFS, viewsFS vfs.FS               // of one part of it; nil: disk
 	freeBytes      func(path string) (uint64, error)
 }
 
@@ -88,6 +89,29 @@ func (s *surroundings) time() time.Time {
 		return time.Now()
 	}
 	return s.now()
+}
+
+// storage is where the storage directory lies.
+func (s *surroundings) storage() vfs.FS {
+	if s.disk == nil {
+		return vfs.Default
+	}
+	return s.disk
+}
+
+// logDisk and viewsDisk are where its parts lie.
+func (s *surroundings) logDisk() vfs.FS {
+	if s.logFS == nil {
+		return s.storage()
+	}
+	return s.logFS
+}
+
+func (s *surroundings) viewsDisk() vfs.FS {
+	if s.viewsFS == nil {
+		return s.storage()
+	}
+	return s.viewsFS
 }
 
 func newServe(app *kingpin.Application) command { return serveCommand(app, func(net.Addr) {}) }
@@ -370,7 +394,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		return nil, &exitError{exitUsage, err}
 	}
 	opts := transport.Options{
-		Materializations: n, Rules: n, Experiments: n.experiments(), LogStatus: n,
+		Materializations: n, Rules: n, Experiments: n.experiments(), Tasks: n.tasks(), LogStatus: n,
 		RoutePrefix: f.routePrefix, ExternalURL: f.externalURL, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
 	}

@@ -16,7 +16,7 @@ import (
 
 // recordWindows makes the recorder of the node, which evaluates with the engine that answers queries.
 func (n *node) recordWindows(engine *query.Engine) error {
-	n.recorder = window.New(n.panes, engine, n.windows, window.Options{Logger: n.logger})
+	n.recorder = window.New(n.panes, engine, n.windows, window.Options{Logger: n.logger, Now: n.flags.around.time})
 	if err := n.registry.Register(newWindowCollector(n)); err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,9 @@ type health struct {
 	damage  atomic.Pointer[error] // reads and writes
 	closing chan struct{}
 
+	isOpen    atomic.Bool
+	notOpened chan error // receives why the store cannot be opened
+
 	mu       sync.Mutex
 	attempt  error         // of the last flush that ended
 	flushErr error         // why flushing fails now; nil while it does not
@@ -35,21 +39,29 @@ type health struct {
 }
 
 func newHealth(logger *slog.Logger) *health {
-	return &health{logger: logger, closing: make(chan struct{}), fault: make(chan struct{})}
+	return &health{logger: logger, closing: make(chan struct{}), fault: make(chan struct{}), notOpened: make(chan error, 1)}
 }
 
 // writable returns why nothing can be written now.
 func (h *health) writable() error {
-	if err := h.readable(); err != nil {
+	if err := h.ended(); err != nil {
 		return err
-	}
-	if e := h.fatal.Load(); e != nil {
-		return *e
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.flushErr != nil {
 		return fmt.Errorf("%w: %w", ErrStuck, h.flushErr)
+	}
+	return nil
+}
+
+// ended returns why nothing will be written any more.
+func (h *health) ended() error {
+	if err := h.readable(); err != nil {
+		return err
+	}
+	if e := h.fatal.Load(); e != nil {
+		return *e
 	}
 	return nil
 }
@@ -82,6 +94,10 @@ func (h *health) listener() *pebble.EventListener {
 		},
 		// A flush that had nothing to write ends with an error too, but only real ones come here.
 		BackgroundError: func(err error) {
+			if !h.isOpen.Load() {
+				h.notOpened <- err
+				select {}
+			}
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			if h.attempt == nil || !errors.Is(err, h.attempt) {
@@ -118,8 +134,9 @@ func (h *health) Errorf(format string, args ...any) {
 // Fatalf implements pebble.Logger. It returns. A MANIFEST that cannot be written is no fault of what stands in the tables;
 // of anything else nothing good can be assumed.
 func (h *health) Fatalf(format string, args ...any) {
-	err := fmt.Errorf("bucket: views store failed: "+format, args...)
-	if strings.HasPrefix(format, "MANIFEST ") {
+	reason := fmt.Sprintf(format, args...) // of a MANIFEST the format is bare
+	err := fmt.Errorf("bucket: views store failed: %s", reason)
+	if strings.HasPrefix(reason, "MANIFEST ") {
 		h.keep(&h.fatal, err)
 		return
 	}
@@ -132,12 +149,20 @@ type calmFS struct {
 	health *health
 }
 
-// Create implements vfs.FS.
+// Create implements vfs.FS. Once writing has ended for good, no table is made any more: a flush that Pebble tries again after its
+// MANIFEST has failed may stand in it twice, and then the next start panics over two tables with the same keys.
 func (c calmFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	table := strings.HasSuffix(name, ".sst")
+	if err := c.health.ended(); err != nil {
+		if table {
+			<-c.health.closing
+		}
+		return nil, err
+	}
 	c.health.mu.Lock()
 	failing := c.health.flushErr != nil
 	c.health.mu.Unlock()
-	if failing && strings.HasSuffix(name, ".sst") {
+	if failing && table {
 		pause := time.NewTimer(flushRetry)
 		defer pause.Stop()
 		select {
@@ -145,7 +170,67 @@ func (c calmFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, e
 		case <-c.health.closing:
 		}
 	}
-	return c.FS.Create(name, category)
+	f, err := c.FS.Create(name, category)
+	if err == nil && strings.HasPrefix(c.PathBase(name), "MANIFEST-") {
+		return calmManifest{f, c.health}, nil
+	}
+	return f, err
+}
+
+// calmManifest is a MANIFEST. After a write to it has failed nothing is added to it.
+type calmManifest struct {
+	vfs.File
+	health *health
+}
+
+// Write implements vfs.File.
+func (m calmManifest) Write(p []byte) (int, error) {
+	if err := m.health.ended(); err != nil {
+		return 0, err
+	}
+	return m.File.Write(p)
+}
+
+// OpenDir implements vfs.FS.
+func (c calmFS) OpenDir(name string) (vfs.File, error) {
+	f, err := c.FS.OpenDir(name)
+	if err != nil {
+		return nil, err
+	}
+	return calmDirectory{f, c.health}, nil
+}
+
+// calmDirectory is a directory of the store. When Pebble moves a marker, which says what MANIFEST is in force, it answers a failed
+// fsync of the directory with a panic. The views are not worth that: it is told that all is well, and from then on nothing is
+// committed, so that nothing relies on what may not be on disk.
+type calmDirectory struct {
+	vfs.File
+	health *health
+}
+
+// Sync implements vfs.File.
+func (d calmDirectory) Sync() error {
+	err := d.File.Sync()
+	if err == nil || !movesMarker() {
+		return err
+	}
+	d.health.keep(&d.health.fatal, fmt.Errorf("bucket: views store failed: sync of its directory: %w", err))
+	return nil
+}
+
+// movesMarker reports whether the caller is Pebble's marker. It is asked only after an error.
+func movesMarker() bool {
+	var pcs [16]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for {
+		f, more := frames.Next()
+		if strings.HasSuffix(f.Function, "atomicfs.(*Marker).Move") {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
 }
 
 // Unwrap implements vfs.FS.

@@ -47,7 +47,8 @@ var ErrStuck = errors.New("bucket: the views cannot be flushed to disk")
 
 // Damaged says whether an error means that the bytes of the views are not what was written.
 func Damaged(err error) bool {
-	return errors.Is(err, ErrDamaged) || errors.Is(err, ErrCorruptPiece) || errors.Is(err, fs.ErrNotExist) || pebble.IsCorruptionError(err)
+	return errors.Is(err, ErrDamaged) || errors.Is(err, ErrCorruptPiece) || errors.Is(err, fs.ErrNotExist) ||
+		errors.Is(err, pebble.ErrDBNotPristine) || pebble.IsCorruptionError(err)
 }
 
 // Options of a Store. The zero value is usable.
@@ -73,7 +74,8 @@ type Store struct {
 	evicting    sync.Mutex // held while a checkpoint is applied, and while records of evicted series are looked at again and deleted
 
 	touching sync.Mutex
-	touched  map[spot]int // pieces that checkpoints have written and no compaction has dealt with; bounded by maxTouched
+	merging  map[spot]struct{} // one writer each
+	touched  map[spot]int      // pieces that checkpoints have written and no compaction has dealt with; bounded by maxTouched
 }
 
 // Open opens the store in dir, or creates it. identity names the log that is folded into it: ErrOtherLog if the store was
@@ -108,7 +110,7 @@ func openStore(dir string, identity []byte, opts Options, po *pebble.Options) (*
 	// A commit must not wait for a disk that fails: what piles up is bounded by health.writable instead.
 	po.MemTableStopWritesThreshold = math.MaxInt32
 	po.L0StopWritesThreshold = math.MaxInt32
-	db, err := pebble.Open(dir, po)
+	db, err := openPebble(dir, po, s.health)
 	if Damaged(err) {
 		return nil, fmt.Errorf("%w: %s: %w", ErrDamaged, dir, err)
 	}

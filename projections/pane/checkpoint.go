@@ -32,7 +32,7 @@ func (p *Projection) Durable() log.Seq { return log.Seq(p.ckpt.durable.Load()) }
 func (p *Projection) CheckpointFailures() uint64 { return p.ckpt.failures.Load() }
 
 // Waiting returns the bytes of closed buckets, records of evicted series and hashes of writes that checkpoints have tried, and failed so far, to write.
-func (p *Projection) Waiting() int64 { return p.waiting.Load() }
+func (p *Projection) Waiting() int64 { return p.waiting.Load() + p.recent.spilled() }
 
 // checkpointLoop writes one shard after the other, spread over the interval, and flushes after each round. A failure is
 // logged and counted, and the shard is tried again in the next round; what it closed stays readable in memory.

@@ -24,7 +24,7 @@ const (
 	// evictRetry is how much later, in ms of log time, a series is looked at again that is due and still has an open bucket.
 	evictRetry = 10_000
 	// leastUnwantedStay is how long at least a series that no stream takes is remembered, in ms of log time; up to twice that.
-	leastUnwantedStay = 10 * 60 * 1000
+	leastUnwantedStay = 60 * 1000
 	// noEnd is the first bucket end of a member that has none.
 	noEnd = math.MaxInt64
 )

@@ -117,6 +117,7 @@ func (p *Projection) Restore() (projections.Restored, error) {
 	for i := range p.workers {
 		p.workers[i] = newWorker(p)
 	}
+	plans := new(planCache)
 	var oldest, newest log.Seq
 	for id := range Shards {
 		seq, state, ok, err := p.store.State(id)
@@ -124,9 +125,10 @@ func (p *Projection) Restore() (projections.Restored, error) {
 			return projections.Restored{}, err
 		}
 		s := NewShard(id, p.index)
+		s.plans = plans
 		if ok {
 			from := residents{index: p.index}
-			s, err = DecodeShard(id, &from, state)
+			s, err = decodeShard(id, &from, state, plans)
 			if err = cmp.Or(from.err, err); err != nil {
 				return projections.Restored{}, fmt.Errorf("shard %d: %w", id, err)
 			}

@@ -3,6 +3,7 @@ package pane
 import (
 	"math"
 	"sync"
+	"unsafe"
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
@@ -32,10 +33,12 @@ type recentWrites struct {
 	startedAt int64                // log time of the last start
 	judged    log.Seq              // last event seen
 
-	savedTo log.Seq         // everything up to here is in committed checkpoints
-	spill   []bucket.Recent // forgotten before they were saved
-	keep    log.Seq         // what stands before it on disk is not needed by any restart
-	marks   []recentMark    // by sequence
+	savedTo log.Seq // everything up to here is in committed checkpoints
+	// What was forgotten before it was saved. It grows while checkpoints fail; so it counts as waiting, and beyond a bound of that writes are
+	// refused (see Projection.Waiting).
+	spill []bucket.Recent
+	keep  log.Seq      // what stands before it on disk is not needed by any restart
+	marks []recentMark // by sequence
 }
 
 // recentMark says what was the oldest write remembered at an event.
@@ -148,7 +151,17 @@ func (r *recentWrites) saved(seq log.Seq) {
 			kept = append(kept, e)
 		}
 	}
+	if len(kept) == 0 {
+		kept = nil // it may have been long
+	}
 	r.spill = kept
+}
+
+// spilled returns the bytes of what was forgotten before a checkpoint could save it.
+func (r *recentWrites) spilled() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return int64(cap(r.spill)) * int64(unsafe.Sizeof(bucket.Recent{}))
 }
 
 // durable notes that every restart from now on replays from seq or later: what was forgotten there can go.

@@ -71,7 +71,8 @@ type Shard struct {
 	unwanted    map[log.SeriesRef]*experiment // of series that no stream takes, as far as they have come up; not part of the state
 
 	plan    *plan.Plan
-	streams []*stream // in the plan's order
+	plans   *planCache // shared with the other shards; may be nil
+	streams []*stream  // in the plan's order
 	expired map[plan.StreamID]expiry
 	former  map[plan.StreamID]former // streams that the plan had once
 
@@ -641,7 +642,7 @@ func (s *Shard) drain(ev *log.Event) {
 // replan puts another plan in force. Streams that both plans have go on; those of the old one alone lose their open buckets
 // and keep what they published; new ones are covered from the largest sample time so far.
 func (s *Shard) replan(b *log.Plan) {
-	p, err := plan.Decode(b.Spec)
+	p, err := s.plans.decode(b.Spec)
 	if err != nil {
 		s.corrupt = fmt.Errorf("pane: plan at %d: %w", s.seq, err)
 		return

@@ -68,7 +68,7 @@ func (s *Shard) Encode() []byte {
 	if len(s.streams) == 0 && s.plan.Format == 0 {
 		e.u(0)
 	} else {
-		spec := s.plan.Encode()
+		spec := s.plans.encode(s.plan)
 		e.u(uint64(len(spec)))
 		e.b = append(e.b, spec...)
 	}
@@ -186,7 +186,12 @@ func (e *encoder) series(sr *seriesState, position map[*stream]uint64) {
 
 // DecodeShard restores a shard from Encode's bytes.
 func DecodeShard(id int, ls LabelSource, b []byte) (*Shard, error) {
+	return decodeShard(id, ls, b, nil)
+}
+
+func decodeShard(id int, ls LabelSource, b []byte, plans *planCache) (*Shard, error) {
 	s := NewShard(id, ls)
+	s.plans = plans
 	d := decoder{b: b}
 	if v := d.u(); d.err == nil && v != stateVersion {
 		return nil, fmt.Errorf("%w: version %d", ErrCorruptState, v)
@@ -202,7 +207,7 @@ func DecodeShard(id int, ls LabelSource, b []byte) (*Shard, error) {
 	s.relabelled = d.u() != 0
 	s.decodeExperiments(&d)
 	if n := d.count(1); n > 0 {
-		p, err := plan.Decode(d.take(n))
+		p, err := s.plans.decode(d.take(n))
 		if d.err == nil && err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrCorruptState, err)
 		}
