@@ -412,7 +412,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	var exact query.Exact
 	if n.copy != nil {
 		exact = n.copy.samples
-		opts.ExactCopy, opts.Metadata = true, n.copy.samples
+		opts.Copy, opts.Exemplars, opts.TSDB, opts.Metadata = n.copy.samples, n.copy.samples, n.copy.cardinality, n.copy.samples
 	}
 	engine := query.New(n.panes, query.Options{
 		Exact: exact, Live: n.answersLive, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,

@@ -280,8 +280,8 @@ func (s *Shard) retire(b *log.ExperimentRetired) {
 	if x == nil {
 		return // it has no series here
 	}
-	s.releaseExperiment(b.Experiment)
 	if x.version <= b.AtVersion && x.pending == 0 && len(x.corrections) == 0 {
+		s.releaseExperiment(x.name)
 		s.drop(x)
 		return
 	}

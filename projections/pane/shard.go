@@ -96,6 +96,7 @@ type Shard struct {
 	returning map[log.SeriesRef]*bucket.Evicted // records of evicted series that the event at hand names; filled before it is applied
 
 	corrected []correction // scratch of applyRun
+	encoded   int          // bytes of the state when it was last encoded
 
 	shadow *shadow // of a shard that only looks for late samples; else nil
 }
@@ -423,6 +424,9 @@ func (s *Shard) applyRun(ev *log.Event, ref log.SeriesRef, ts []int64, vs []floa
 			w := satSub(m.maxF, m.stream.spec.LatenessMillis)
 			s.closeThrough(ev, sr, m, w)
 		}
+	}
+	if len(sr.raw.t) >= sealAt {
+		sr.settle()
 	}
 }
 
