@@ -134,7 +134,7 @@ func TestHistoryKeepsADay(t *testing.T) {
 	if h := r.master.History(); n != 289 || len(h) != 289 || h[288].Gained != 300 || h[288].Samples != 400*300+3 {
 		t.Fatalf("%d points stored, %d in memory", n, len(r.master.History()))
 	}
-	_, rates, err := r.master.Rates(numbered(1), 24)
+	_, rates, _, err := r.master.Rates(numbered(1), 24)
 	if err != nil || len(rates) != 24 {
 		t.Fatal(rates, err)
 	}
@@ -143,7 +143,7 @@ func TestHistoryKeepsADay(t *testing.T) {
 			t.Fatalf("300 samples in 5 minutes are %v", rates)
 		}
 	}
-	if _, rates, _ := r.master.Rates(numbered(2), 24); slices.Max(rates) != 0 {
+	if _, rates, _, _ := r.master.Rates(numbered(2), 24); slices.Max(rates) != 0 {
 		t.Fatal(rates)
 	}
 }
