@@ -286,7 +286,7 @@ func (w *walk) query(t *testing.T) {
 
 // completion offers names while they are typed, and takes one with the keyboard alone.
 func (w *walk) completion(t *testing.T) {
-	w.open("#/query?mode=table")
+	w.open(fmt.Sprintf("#/query?mode=table&end=%d", w.edge))
 	w.until("the box is there", `document.querySelector('textarea')`)
 	w.do(`document.querySelector('textarea').focus()`)
 	w.keys("avg_over_time(training_l")
@@ -310,7 +310,7 @@ func (w *walk) completion(t *testing.T) {
 // log shows how far the log is, and a barrier called there closes what was open.
 func (w *walk) log(t *testing.T) {
 	w.open("#/log")
-	w.says("Log and projections", "following", "checkpoint of pane", "None since the start")
+	w.says("Log and projections", "following", "checkpoint of pane", "Recent barriers and drains")
 	before := w.frontier()
 	w.press("main", "Barrier now…")
 	w.until("it asks", `document.querySelector('dialog[open]')`)
@@ -330,7 +330,7 @@ func (w *walk) frontier() int64 {
 
 // names are shown as they are, wherever they come from: labels, expressions, errors, the address.
 func (w *walk) names(t *testing.T) {
-	w.open("#/query?mode=table&expr=avg_over_time(training_loss[1m])")
+	w.open(fmt.Sprintf("#/query?mode=table&end=%d&expr=avg_over_time(training_loss[1m])", w.edge))
 	for _, name := range hostile {
 		w.says(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(name))
 	}
