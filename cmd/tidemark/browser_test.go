@@ -338,8 +338,9 @@ func (w *walk) names(t *testing.T) {
 	w.shot("names-query")
 	w.open("#/query?expr=" + strings.ReplaceAll(hostile[0], " ", "%20"))
 	w.says("The expression cannot be read")
-	w.open("#/<img%20src=x%20onerror=alert(1)>?expr=<script>alert(1)</script>")
-	w.says("The expression cannot be read")
+	w.open("#/<img%20src=x%20onerror=alert(1)>?search=<script>alert(1)</script>")
+	w.until("a screen that is not there is the first one", `document.querySelector('h1').innerText === 'Experiments'`)
+	w.says("The search takes “<script>alert(1)</script>”")
 	strange := valueOf[int](w.browser, `document.querySelectorAll('img:not([src="ui/icon.svg"]), [onerror], [onload], [onfocus], script:not([src]), a[href^="javascript"]').length`)
 	if strange != 0 {
 		t.Errorf("%d elements were made of names", strange)
