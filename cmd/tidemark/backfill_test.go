@@ -284,3 +284,43 @@ func backfill(t *testing.T, seed uint64) {
 	v.mustStop()
 	v.wantSameDigests(live)
 }
+
+// Two reloads in a row, a removal with two open buckets, and the rule added once more: what is removed loses what is open and keeps
+// what it published, the others go on, a broken rule file changes nothing, and replays and rebuilds end in the same.
+func TestCase_C39_RemovedAndAddedAgain(t *testing.T) {
+	const (
+		first  = "materializations:\n  - {name: kept, expr: 'sum_over_time(k[10s])', every: 10s}\n"
+		second = first + "  - {name: more, expr: 'sum_over_time(m[10s])', every: 10s}\n"
+		third  = second + "  - {name: most, expr: 'max_over_time(m[10s])', every: 10s, allowed_lateness: 1s}\n"
+	)
+	v := startService(t, setup{config: first, flags: []string{"--web.enable-lifecycle"}})
+	write := func(from, to int64) {
+		for at := from; at <= to; at += 5000 {
+			v.send(sent{`k{i="a"}`, at, 1}, sent{`m{i="a"}`, at, 2}, sent{`m{i="b"}`, at, float64(at)})
+		}
+	}
+	write(1000, 101_000)
+	v.mustReconfigure(second)
+	v.mustReconfigure(third)
+	v.awaitServing()
+	v.barrier(100_000)
+	v.want(`sum_over_time(m{i="a"}[10s])`, 50_000, map[string]float64{`{i="a"}`: 4})
+	if code, said := v.reconfigure(third + "rule_files: [missing.yml]\n"); code == http.StatusOK {
+		t.Errorf("a rule file that is not there: %s", said)
+	}
+	v.want(`sum_over_time(m{i="a"}[10s])`, 50_000, map[string]float64{`{i="a"}`: 4})
+	v.mustReconfigure(first)
+	v.wantMiss(`sum_over_time(m[10s])`, 50_000, query.ReasonNoMaterialization)
+	write(106_000, 151_000)
+	v.mustReconfigure(second)
+	v = v.restart()
+	v.awaitServing()
+	v.barrier(150_000)
+	for _, at := range []int64{50_000, 110_000, 140_000} {
+		v.want(`sum_over_time(m{i="a"}[10s])`, at, map[string]float64{`{i="a"}`: 4})
+		v.want(`sum_over_time(k[10s])`, at, map[string]float64{`{i="a"}`: 2})
+	}
+	live := v.liveDigest()
+	v.mustStop()
+	v.wantSameDigests(live)
+}
