@@ -56,6 +56,7 @@ func newCollector(n *node) *collector {
 		{"log_truncations_total", "Truncations of the log by age or size.", nil},
 		{"log_truncation_consecutive_failures", "Times in a row that the log was due for truncation and could not be truncated. Alert on it.", nil},
 		{"log_size_limit_bytes", "Size by which the log is truncated; writes are refused a quarter above it.", nil},
+		{"log_series_forgotten_total", "Series removed from the dictionary, because nothing names them any more.", nil},
 		{"log_base_seq", "Sequence of the base that this process sealed last.", nil},
 		{"views_expired_events_total", "Retention deletes appended to the log: each removes the older buckets of one stream.", nil},
 		{"views_expired_deletes_total", "Ranges of pieces deleted after retention.", nil},

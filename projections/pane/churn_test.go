@@ -15,7 +15,7 @@ import (
 	"tidemark/projections/plan"
 )
 
-// churnSeries is how many short-lived series TestMemoryIsFlatUnderChurn makes. By hand: -args -churn=10000000, with -timeout 60m.
+// churnSeries is how many short-lived series TestCase_B30_MemoryIsFlatUnderChurn makes. By hand: -args -churn=10000000, with -timeout 60m.
 var churnSeries = flag.Int("churn", 300_000, "short-lived series of the test of flat memory")
 
 const (
@@ -29,7 +29,7 @@ const (
 
 // Memory does not grow with the series ever seen: millions of short-lived series, of which half are of no stream, leave as much live
 // heap behind as half of them, and the buckets of those that retention has removed are in no answer and no list.
-func TestMemoryIsFlatUnderChurn(t *testing.T) {
+func TestCase_B30_MemoryIsFlatUnderChurn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a few seconds of a free machine; without -short it runs")
 	}

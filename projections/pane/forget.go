@@ -3,6 +3,7 @@ package pane
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -68,6 +69,9 @@ func (f *Forgetter) Pass(ctx context.Context, base log.Seq) error {
 	if err != nil {
 		return err
 	}
+	if len(f.panes.Backfills()) > 0 {
+		return nil // what is folded in the background names series of its own
+	}
 	for id := range v.former {
 		if x, ok := v.expired[id]; ok && x.seq > base {
 			return nil // its buckets stand in the base
@@ -81,7 +85,11 @@ func (f *Forgetter) Pass(ctx context.Context, base log.Seq) error {
 		if err != nil {
 			return err
 		}
-		if err := f.step(ctx, v.forgettable(records, min(floor-1, base), base)); err != nil {
+		gone, err := f.everywhere(v, v.forgettable(records, min(floor-1, base), base), min(floor-1, base), base)
+		if err != nil {
+			return err
+		}
+		if err := f.step(ctx, gone); err != nil {
 			return fmt.Errorf("forget series: %w", err)
 		}
 		if len(records) < forgetChunk {
@@ -107,6 +115,24 @@ next:
 		out = append(out, e)
 	}
 	return out
+}
+
+// everywhere returns those of the records of which the later generations have nothing that stays either.
+func (f *Forgetter) everywhere(v *retentionView, records []bucket.Evicted, through, base log.Seq) (out []bucket.Evicted, err error) {
+next:
+	for _, e := range records {
+		for _, id := range v.generations {
+			later, ok, err := f.panes.store.EvictedOf(uint64(id), e.Ref)
+			if err != nil {
+				return nil, err
+			}
+			if ok && len(v.forgettable([]bucket.Evicted{later}, through, base)) == 0 {
+				continue next
+			}
+		}
+		out = append(out, e)
+	}
+	return out, nil
 }
 
 // step forgets what the records speak of, unless it has come back. Events that were appended while the series could still be resolved as
@@ -161,13 +187,12 @@ func (p *Projection) away(ctx context.Context, refs []log.SeriesRef) (out []log.
 		asked[ShardOf(ref)] = append(asked[ShardOf(ref)], ref)
 	}
 	if _, err := p.cut(ctx, func(s *Shard, sh *shelf) {
-		var away []log.SeriesRef
-		for _, ref := range asked[s.id] {
-			if s.slots.get(ref) == 0 && sh.gone[ref] == nil {
-				away = append(away, ref)
-			}
+		if s.generation == 0 {
+			parts[s.id] = asked[s.id]
 		}
-		parts[s.id] = away
+		parts[s.id] = slices.DeleteFunc(parts[s.id], func(ref log.SeriesRef) bool {
+			return s.slots.get(ref) != 0 || sh.gone[goneKey{uint64(s.generation), ref}] != nil
+		})
 	}); err != nil {
 		return nil, err
 	}
