@@ -66,6 +66,7 @@ type world struct {
 	plans   []*loaded // by number; parsed once
 	workers int
 	free    uint64
+	looks   bool // it is looked at and let go: no last checkpoint, no HTTP
 
 	f       *serveFlags
 	n       *node
@@ -123,8 +124,12 @@ func (w *world) open(at int) error {
 		return err
 	}
 	w.n, w.openedWall, w.openedMono = n, w.clock.wall.Load(), w.clock.mono.Load()
-	if w.handler, err = w.f.handler(n, l.cfg, nil); err != nil {
-		return errors.Join(err, n.close())
+	run := n.panes.RunReadOnly
+	if !w.looks {
+		run = n.panes.Run
+		if w.handler, err = w.f.handler(n, l.cfg, nil); err != nil {
+			return errors.Join(err, n.close())
+		}
 	}
 	w.compact = bucket.NewCompactor(n.views, bucket.CompactorOptions{MinPieces: 2, SweepKeys: 1 << 20})
 	logCtx, stopLog := context.WithCancel(context.Background())
@@ -135,7 +140,7 @@ func (w *world) open(at int) error {
 	go func() {
 		var wg sync.WaitGroup
 		errs := make([]error, 2)
-		wg.Go(func() { errs[0] = n.panes.Run(ctx) })
+		wg.Go(func() { errs[0] = run(ctx) })
 		wg.Go(func() { errs[1] = n.runner.Run(ctx) })
 		wg.Wait()
 		w.restDone <- errors.Join(errs...)
