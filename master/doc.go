@@ -36,5 +36,5 @@
 //	  "v" version:8    → header of a snapshot
 //	  "s" name version:8 → row as of that version; empty: the experiment left the table
 //	  "u"              → cursor of upkeep
-//	  "y" time:8       → point of the history: totals, and the samples that each row had gained
+//	  "y" version:8    → point of the history: totals, and the samples that each row had gained
 package master

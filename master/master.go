@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"tidemark/log"
 )
 
 // Defaults of Options.
@@ -18,6 +20,8 @@ const (
 	defaultAuditSample        = 32
 	defaultRetireMax          = 10_000
 	defaultRetireBudget       = time.Minute
+	defaultTaskTimeout        = 5 * time.Minute
+	defaultDurableWait        = time.Minute
 )
 
 // ErrUnknown says that an experiment was never seen.
@@ -42,6 +46,8 @@ type Options struct {
 	AuditSample        int              // unchanged rows that an audit reads, default 32
 	RetireMax          int              // retirements in one round, default 10,000
 	RetireBudget       time.Duration    // time for them, default 1m
+	TaskTimeout        time.Duration    // for one task, default 5m
+	DurableWait        time.Duration    // for corrections to be on disk before they are compacted, default 1m
 }
 
 func (o Options) withDefaults() Options {
@@ -72,12 +78,38 @@ func (o Options) withDefaults() Options {
 	if o.RetireBudget <= 0 {
 		o.RetireBudget = defaultRetireBudget
 	}
+	if o.TaskTimeout <= 0 {
+		o.TaskTimeout = defaultTaskTimeout
+	}
+	if o.DurableWait <= 0 {
+		o.DurableWait = defaultDurableWait
+	}
 	return o
+}
+
+// Panes is the fold that counts experiments, as far as its progress is concerned.
+type Panes interface {
+	// Wait blocks until an event is applied.
+	Wait(ctx context.Context, seq log.Seq) error
+}
+
+// Deps are the collaborators of a Master.
+type Deps struct {
+	Source Source
+	Loads  Loads
+	Pieces Pieces
+	Panes  Panes
+	Fold   *Fold // restored
+	Events Log
+	Rows   Rows // of the snapshots
 }
 
 // Master scans, retires and maintains experiments, and answers for them.
 type Master struct {
 	source Source
+	loads  Loads
+	pieces Pieces
+	panes  Panes
 	fold   *Fold
 	events Log
 	rows   Rows
@@ -86,16 +118,20 @@ type Master struct {
 
 	snap     atomic.Pointer[Snapshot] // never nil
 	turn     chan struct{}            // has room for one: who stands in it changes the snapshot
+	queueing chan struct{}            // has room for one: who stands in it queues a task
+	exec     executor
 	history  history
 	upkeep   upkeep
 	counters counters
 }
 
-// New returns a master over a source, a fold that has been restored, the log, and the rows of its snapshots, of which it loads the
-// newest.
-func New(source Source, fold *Fold, events Log, rows Rows, opts Options) (*Master, error) {
+// New returns a master, which loads the newest snapshot that is stored.
+func New(d Deps, opts Options) (*Master, error) {
 	opts = opts.withDefaults()
-	m := &Master{source: source, fold: fold, events: events, rows: rows, opts: opts, logger: opts.Logger, turn: make(chan struct{}, 1)}
+	m := &Master{
+		source: d.Source, loads: d.Loads, pieces: d.Pieces, panes: d.Panes, fold: d.Fold, events: d.Events, rows: d.Rows,
+		opts: opts, logger: opts.Logger, turn: make(chan struct{}, 1), queueing: make(chan struct{}, 1),
+	}
 	if err := m.load(); err != nil {
 		return nil, fmt.Errorf("master: load the table: %w", err)
 	}
@@ -109,7 +145,25 @@ func (m *Master) settings() Settings { return m.opts.Settings() }
 func (m *Master) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.scanLoop(ctx) })
+	g.Go(func() error { return m.sweepLoop(ctx) })
+	g.Go(func() error { return m.workLoop(ctx) })
+	g.Go(func() error { return m.upkeepLoop(ctx) })
 	return g.Wait()
+}
+
+func (m *Master) sweepLoop(ctx context.Context) error {
+	return m.every(ctx, false, func() time.Duration { return m.settings().SweepInterval }, func(ctx context.Context) {
+		if _, _, err := m.Sweep(ctx); err != nil && ctx.Err() == nil {
+			m.counters.sweepFailures.Add(1)
+			m.logger.Error("sweep failed", "err", err)
+		}
+	})
+}
+
+func (m *Master) upkeepLoop(ctx context.Context) error {
+	return m.every(ctx, false, func() time.Duration { return upkeepInterval }, func(ctx context.Context) {
+		_ = m.Upkeep(ctx) // logged and counted by Upkeep
+	})
 }
 
 // Snapshot returns the newest snapshot.

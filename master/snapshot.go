@@ -211,7 +211,7 @@ func (m *Master) commit(next *Snapshot, changed []*Row, gone []string, p *point)
 		b.Put(rowKey(name, next.Version), []byte{})
 	}
 	if p != nil {
-		b.Put(numberKey(keyPoint, uint64(p.Time)), p.encode())
+		b.Put(numberKey(keyPoint, next.Version), p.encode())
 	}
 	if err := m.rows.Commit(b); err != nil {
 		return err

@@ -38,9 +38,8 @@ type Observation struct {
 
 // Log is what the master asks of the log besides its events.
 type Log interface {
-	// Append makes an event durable and returns its sequence.
+	// Append makes an event durable and returns its sequence; 0 for a tick that may not be written now.
 	Append(ctx context.Context, body log.Body) (log.Seq, error)
 	// LogTime is the log time of an event that would be appended now, ms.
 	LogTime() int64
-	Head() log.Seq
 }

@@ -64,6 +64,7 @@ type Options struct {
 	Materializations api.Materializations        // nil: none are listed
 	Rules            api.RuleLister              // nil: none are listed
 	Experiments      *api.Experiments            // nil: their routes are not there
+	Tasks            *api.Tasks                  // nil: their routes are not there
 	Reload           func(context.Context) error // nil: /-/reload answers 403
 	LogStatus        api.LogStatusSource         // nil: /api/v1/status/log is not there
 	RoutePrefix      string                      // "" or "/": none; else like /tidemark
@@ -122,6 +123,7 @@ func NewHandler(d Deps, o Options) (http.Handler, error) {
 	m.queries(queries, &o)
 	m.status(&d, &o)
 	m.experiments(o.Experiments)
+	m.tasks(o.Tasks)
 	m.operations(&d, &o)
 	if err := m.pages(); err != nil {
 		return nil, err

@@ -34,6 +34,19 @@ func (m *mount) experiments(x *api.Experiments) {
 	post("/api/v1/rescan", "rescan", api.NewRescan(*x))
 }
 
+// tasks mounts the queue of tasks and what decides when they run.
+func (m *mount) tasks(x *api.Tasks) {
+	if x == nil {
+		return
+	}
+	m.mux.Handle("/api/v1/tasks", m.wrap("tasks", methods{get: api.NewTaskList(*x), post: m.own.wrap(gated(m.gate, api.NewTaskPost(*x).ServeHTTP)), json: true}))
+	m.info("/api/v1/tasks/{id}", "task", api.NewTask(*x))
+	m.info("/api/v1/scheduler/cooldowns", "cooldowns", api.NewCooldowns(*x))
+	pause, resume := api.NewPause(*x)
+	m.act("/api/v1/tasks/pause", "tasks_pause", pause)
+	m.act("/api/v1/tasks/resume", "tasks_resume", resume)
+}
+
 // methods is a path's table of methods. HEAD is GET without a body, which net/http leaves out by itself.
 type methods struct {
 	get, post, put http.Handler

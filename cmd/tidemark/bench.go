@@ -30,6 +30,7 @@ type benchFlags struct {
 	limit    time.Duration // of each query
 	requests int           // of each query
 	rounds   int           // barriers
+	samples  int64         // of a log that is made; 0: there is one
 	expr     string
 	atMillis int64
 	span     time.Duration
@@ -71,9 +72,12 @@ func newBench(app *kingpin.Application) []command {
 			f.loadFlags(c, 2000)
 			f.roundsFlag(c)
 		}, (*benchFlags).barrier),
-		sub("replay", "Fold a log, which no process has open, into fresh panes.", func(c *kingpin.CmdClause, f *benchFlags) {
+		sub("replay", "Fold a log, which no process has open, into fresh panes. With --samples, make one first, and measure besides how long "+
+			"a start after kill -9 takes, and what a rebuild and its verification make of it.", func(c *kingpin.CmdClause, f *benchFlags) {
 			storageFlag(c, &f.dir)
-			f.shape, f.requests, f.rounds, f.step = loadShape{1, minLoadLabels, 1, 1}, 1, 1, time.Minute
+			f.loadFlags(c, 2000)
+			c.Flag("samples", "Make a log of so many samples, of --series series, in a temporary directory, by a service that is then killed. 0 = take the log in --storage.path.").
+				Default("0").Int64Var(&f.samples)
 		}, (*benchFlags).replay),
 		sub("all", "Measure writing, the log's size, replay, barriers and queries, on servers of its own, in a minute or so.", func(c *kingpin.CmdClause, f *benchFlags) {
 			f.loadFlags(c, 2000)
@@ -119,6 +123,8 @@ func (f *benchFlags) check() error {
 		return usage("--requests and --rounds must be from 1 to %d", maxBenchOperations)
 	case f.duration < 0 || f.limit < 0 || f.span < 0:
 		return usage("durations must not be negative")
+	case f.samples < 0:
+		return usage("--samples must not be negative")
 	case f.step < time.Millisecond:
 		return usage("--step must be at least 1ms")
 	case f.expr != "" && (f.url == "" || f.atMillis == 0):
@@ -191,7 +197,11 @@ func (f *benchFlags) barrier(ctx context.Context, b *bench) error {
 }
 
 func (f *benchFlags) replay(ctx context.Context, b *bench) error {
-	return b.replay(ctx, f.dir)
+	if f.samples > 0 {
+		return f.replayMade(ctx, b)
+	}
+	_, err := b.replay(ctx, f.dir)
+	return err
 }
 
 // all measures everything on two servers: one takes the load and leaves its log, the other answers.
@@ -225,7 +235,8 @@ func (f *benchFlags) writeAndReplay(ctx context.Context, b *bench, dir string) e
 	if err := b.size(storage, samples); err != nil {
 		return err
 	}
-	return b.replay(ctx, storage)
+	_, err := b.replay(ctx, storage)
+	return err
 }
 
 // size reports what a log takes on disk. It is opened for writing before, as by a next start, so that what is only in the

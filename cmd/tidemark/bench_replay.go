@@ -17,14 +17,14 @@ import (
 )
 
 // replay measures how fast a log becomes panes, in the way in which a start of the service without views does it. The log is
-// only read; the panes go to a temporary directory.
-func (b *bench) replay(ctx context.Context, storage string) (err error) {
+// only read; the panes go to a temporary directory. It returns the samples folded per second.
+func (b *bench) replay(ctx context.Context, storage string) (rate float64, err error) {
 	events, err := log.OpenReadOnly(filepath.Join(storage, logDir), log.Options{})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, events.Close()) }()
-	return inScratch(func(dir string) (err error) {
+	err = inScratch(func(dir string) (err error) {
 		index := series.New()
 		if err := index.Load(events.Dictionary()); err != nil {
 			return err
@@ -37,13 +37,19 @@ func (b *bench) replay(ctx context.Context, storage string) (err error) {
 		b.step("replaying %d events", events.Head())
 		heals := &healer{events: events, index: index, bases: filepath.Join(storage, baseDir)}
 		counted := &countedPanes{Projection: pane.New(events, index, views, pane.Options{Heal: heals.find})}
+		heap, cpu := watchHeap(), processorTime()
 		elapsed, err := replayTo(ctx, events, counted)
+		used, growth := processorTime()-cpu, heap.stop()
 		if err != nil {
 			return err
 		}
-		b.report.figure(fmt.Sprintf("Replay/series=%d", index.Len()), counted.samples, float64(counted.samples)/elapsed.Seconds(), "samples/s")
+		rate = float64(counted.samples) / elapsed.Seconds()
+		b.report.figure(fmt.Sprintf("Replay/series=%d", index.Len()), counted.samples, rate, "samples/s")
+		b.report.figure("Replay", counted.samples, float64(used.Nanoseconds())/float64(counted.samples), "cpu-ns/sample")
+		b.report.figure("Replay/heap", counted.samples, growth, "second-half/first-half")
 		return nil
 	})
+	return rate, err
 }
 
 // replayTo runs the panes until they have applied everything that is in the log.

@@ -70,7 +70,7 @@ func number(t *testing.T, s string) float64 {
 	return v
 }
 
-// Every epoch is unpublished before its barrier and warm after it, all answers equal Prometheus', and nothing is left behind.
+// Every epoch is live before its barrier and warm after it, all answers equal Prometheus', and nothing is left behind.
 func TestDemo(t *testing.T) {
 	inTempDir(t)
 	code, out, errs := commandLine(t, t.Context(), "demo", "--epochs", "4", "--tasks", "7", "--seed", "3")
@@ -82,7 +82,7 @@ func TestDemo(t *testing.T) {
 		t.Fatalf("%d rows:\n%s", len(rows), out)
 	}
 	for i, r := range rows {
-		if r[0] != strconv.Itoa(i+1) || r[3] != "unpublished" || r[5] != "warm" {
+		if r[0] != strconv.Itoa(i+1) || r[3] != "live" || r[5] != "warm" {
 			t.Errorf("row %d: %v", i+1, r)
 		}
 		if number(t, r[1]) < 1 || number(t, r[2]) < 100 || number(t, r[4]) <= 0 || number(t, r[6]) > oracle.Tolerance || number(t, r[7]) <= 0 {
@@ -142,7 +142,7 @@ func TestDemoFindsAWrongValue(t *testing.T) {
 	first := regexp.MustCompile(`"value":\[(\d+),"(\d+)(\.\d+)?"`)
 	code, out := altered(t, func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		res, err := next.RoundTrip(r)
-		if err != nil || r.URL.Path != "/api/v1/query" || res.StatusCode != http.StatusOK {
+		if err != nil || r.URL.Path != "/api/v1/query" || res.Header.Get("X-Tidemark-Route") != "warm" {
 			return res, err
 		}
 		return rewriteBody(res, func(body string) string {
@@ -184,7 +184,7 @@ func TestDemoFindsABarrierWithoutEffect(t *testing.T) {
 		return next.RoundTrip(r)
 	})
 	rows := demoRows(t, out)
-	if code != exitFailure || len(rows) != 2 || rows[1][5] != "unpublished" || !strings.Contains(out, "FAIL: 0 of 2 epochs warm") {
+	if code != exitFailure || len(rows) != 2 || rows[1][5] != "live" || !strings.Contains(out, "FAIL: 0 of 2 epochs warm") {
 		t.Fatalf("exit code %d\n%s", code, out)
 	}
 }

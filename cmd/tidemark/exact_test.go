@@ -1,12 +1,18 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
+
 	"tidemark/projections/query/oracle"
+	"tidemark/projections/query/querytest"
+	"tidemark/transport/remotewrite"
 )
 
 // copyWasTried says that the copy met what it has to decide.
@@ -80,5 +86,106 @@ func TestDifferential_Hybrid(t *testing.T) {
 	t.Logf("fresh seed %d: %d pairs compared, routes: %v", fresh, compared, routes)
 	if compared != 2*each || routes["local"] < each/10 || routes["hybrid"] < each/10 || routes["warm"] < each/10 {
 		t.Errorf("%d pairs compared, routes: %v", compared, routes)
+	}
+}
+
+// What is not published is answered from open panes, as of everything that was acknowledged, beside what is published: without any
+// barrier, and with one in the middle.
+func TestDifferential_Live(t *testing.T) {
+	const each = 400
+	fresh := uint64(time.Now().UnixNano())
+	for _, c := range []struct {
+		seed    uint64
+		through int64
+		least   map[string]int
+	}{
+		{13, -1, map[string]int{"live": each / 16}},
+		{fresh, querytest.Span / 2, map[string]int{"live": each / 100, "warm": each / 8}},
+	} {
+		routes := map[string]int{}
+		how := panesOnly()
+		how.config += "query: {unpublished: live}\n"
+		how.through = c.through
+		compared := differential(t, c.seed, each, how, routes)
+		t.Logf("seed %d: %d pairs compared, routes: %v", c.seed, compared, routes)
+		for route, least := range c.least {
+			if routes[route] < least {
+				t.Errorf("seed %d: routes: %v", c.seed, routes)
+			}
+		}
+	}
+}
+
+// A dashboard over the last hour, which ends now, keeps its warm part: only steps that reach into open panes are live. A barrier makes
+// the rest warm, too.
+func TestDashboardThatEndsNowIsWarm(t *testing.T) {
+	const step, steps = 15_000, 240
+	v := startService(t, setup{config: `
+query: {unpublished: live}
+materializations:
+  - {name: planned, expr: "rate(requests_total[1m])", every: 15s}
+`})
+	rng := rand.New(rand.NewPCG(1, 2))
+	now := time.Now().UnixMilli() / step * step
+	all := make([]querytest.Series, 20)
+	for i := range all {
+		all[i].Labels = labels.FromStrings("__name__", "requests_total", "job", fmt.Sprint(i%3), "instance", fmt.Sprint(i))
+		value := 0.0
+		for at := now - (steps+8)*step + rng.Int64N(step); at <= now; at += step {
+			value += float64(rng.IntN(50))
+			all[i].T, all[i].V = append(all[i].T, at), append(all[i].V, value)
+		}
+	}
+	for from := 0; from < len(all[0].T); from += 40 {
+		var body []remotewrite.Series
+		for _, s := range all {
+			w := remotewrite.Series{Labels: s.Labels}
+			for k := from; k < min(from+40, len(s.T)); k++ {
+				w.Samples = append(w.Samples, remotewrite.Sample{Time: s.T[k], Value: s.V[k]})
+			}
+			body = append(body, w)
+		}
+		if err := v.write.Write(t.Context(), body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	engine, data := oracle.NewEngine(1_000_000), oracle.Storage(all)
+	ask := func(expr string) map[string]int {
+		q := oracle.Query{Expr: expr, Start: now - (steps-1)*step, End: now, Step: step}
+		code, header, body := v.form("/api/v1/query_range", "query", expr, "start", seconds(q.Start), "end", seconds(q.End), "step", "15", "stats", "all")
+		got := decodeAnswer(t, code, header, body)
+		if got.Err != nil {
+			t.Fatalf("%s: %v", expr, got.Err)
+		}
+		got.Infos = nil // the route in words
+		if err := oracle.Compare(got.Outcome, oracle.Ask(t.Context(), engine, data, q), oracle.Terms{Sum: 1e6}); err != nil {
+			t.Fatalf("%s: %v", expr, err)
+		}
+		var stats struct {
+			Data struct {
+				Stats struct {
+					Tidemark struct{ Steps map[string]int }
+				}
+			}
+		}
+		if err := json.Unmarshal(body, &stats); err != nil {
+			t.Fatal(err)
+		}
+		return stats.Data.Stats.Tidemark.Steps
+	}
+	exprs := []string{
+		"sum by (job) (rate(requests_total[1m]))", "requests_total", "topk(2, increase(requests_total[5m]))",
+		"sum(rate(requests_total[1m])) / count(requests_total)",
+	}
+	for _, expr := range exprs {
+		if s := ask(expr); s["warm"] < steps*95/100 || s["live"] == 0 || s["warm"]+s["live"] != steps {
+			t.Errorf("%s: steps by route: %v", expr, s)
+		}
+	}
+	v.barrier(now)
+	for _, expr := range exprs {
+		if s := ask(expr); s["warm"] != steps {
+			t.Errorf("%s: steps by route after a barrier: %v", expr, s)
+		}
 	}
 }

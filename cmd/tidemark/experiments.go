@@ -9,6 +9,7 @@ import (
 	"tidemark/log"
 	"tidemark/master"
 	"tidemark/projections"
+	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
 	"tidemark/projections/plan"
 	"tidemark/transport/api"
@@ -53,12 +54,69 @@ func experimentLabel(spec []byte) (string, error) {
 // openMaster opens the table of experiments.
 func (n *node) openMaster() error {
 	var err error
-	n.master, err = master.New(counts{n.panes}, n.fold, n.events, n.views.Rows(master.SnapshotSpace), master.Options{
+	n.master, err = master.New(master.Deps{
+		Source: counts{n.panes}, Loads: loads{n.panes}, Pieces: pieces{n.panes, n.views}, Panes: n.runner, Fold: n.fold,
+		Events: controlLog{n}, Rows: n.views.Rows(master.SnapshotSpace),
+	}, master.Options{
 		Settings: n.statsSettings, Now: n.flags.around.time, Logger: n.logger,
 		Lagging: func() bool { return n.lag.lag(n.gate.now()) > laggingAfter },
 	})
+	if err == nil {
+		err = n.registry.Register(master.NewMetrics(n.master))
+	}
 	return err
 }
+
+// loads reads out of the panes which experiments have something open or uncompacted.
+type loads struct{ panes *pane.Projection }
+
+// Loads implements master.Loads.
+func (l loads) Loads(ctx context.Context) ([]master.Load, error) {
+	_, found, err := l.panes.ExperimentLoads(ctx)
+	out := make([]master.Load, len(found))
+	for i, x := range found {
+		out[i] = master.Load(x)
+	}
+	return out, err
+}
+
+// pieces merges what corrections have left in the views.
+type pieces struct {
+	panes *pane.Projection
+	views *bucket.Store
+}
+
+// Corrected implements master.Pieces.
+func (p pieces) Corrected(ctx context.Context, name string) ([]master.Spot, error) {
+	_, spots, err := p.panes.CorrectedSpots(ctx, name)
+	out := make([]master.Spot, len(spots))
+	for i, s := range spots {
+		out[i] = master.Spot{Key: s.Key, Shard: s.Shard}
+	}
+	return out, err
+}
+
+// Merge implements master.Pieces.
+func (p pieces) Merge(s master.Spot) (bucket.Compaction, error) {
+	return p.views.Compact(s.Key, s.Shard)
+}
+
+// Limit implements master.Pieces.
+func (p pieces) Limit() log.Seq { return log.Seq(p.views.MergeLimit()) }
+
+// controlLog is the log as the control plane writes it. Ticks go through the gate, like all ticks.
+type controlLog struct{ n *node }
+
+// Append implements master.Log.
+func (l controlLog) Append(ctx context.Context, body log.Body) (log.Seq, error) {
+	if tick, ok := body.(*log.Tick); ok {
+		return tickLog{l.n.gate}.Append(ctx, tick)
+	}
+	return l.n.events.Append(ctx, body)
+}
+
+// LogTime implements master.Log.
+func (l controlLog) LogTime() int64 { return l.n.events.LogTime() }
 
 // statsSettings are those of the configuration in force.
 func (n *node) statsSettings() master.Settings {
@@ -97,3 +155,6 @@ func (n *node) runMaster(ctx context.Context) error {
 func (n *node) experiments() *api.Experiments {
 	return &api.Experiments{Lister: n.master, Reader: n.master, History: n.master, Head: n.events.Head}
 }
+
+// tasks are the routes about tasks.
+func (n *node) tasks() *api.Tasks { return &api.Tasks{Queue: n.master, Scheduler: n.master} }

@@ -255,7 +255,11 @@ func (l *killLoad) ask(s *site, function string, to, window int64) (map[string]f
 	if err != nil || r.code == http.StatusServiceUnavailable {
 		return nil, errDown
 	}
-	if route := r.header.Get("X-Tidemark-Route"); r.code != http.StatusOK || route != "warm" {
+	want := "warm"
+	if to%finePane != 0 {
+		want = "local"
+	}
+	if route := r.header.Get("X-Tidemark-Route"); r.code != http.StatusOK || route != want {
 		return nil, fmt.Errorf("%s at %d: status %d, route %q: %.300s", expr, to, r.code, route, r.body)
 	}
 	out, err := parseAnswer(r.body)

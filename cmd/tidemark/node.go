@@ -247,6 +247,11 @@ func (n *node) limits() limits {
 	return limits{age: time.Duration(l.Retention), size: uint64(l.MaxSize)}
 }
 
+// answersLive says whether steps that are not published are answered from open panes.
+func (n *node) answersLive() bool {
+	return n.current.Load().cfg.Query.Unpublished == plan.UnpublishedLive
+}
+
 func (n *node) viewsPath() string { return filepath.Join(n.flags.storagePath, viewsDir) }
 
 func (n *node) basesPath() string { return filepath.Join(n.flags.storagePath, baseDir) }

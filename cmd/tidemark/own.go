@@ -64,16 +64,17 @@ func startServer(ctx context.Context, dir, config string, args ...string) (*ownS
 	case <-s.done:
 		return nil, fmt.Errorf("start the server: %w", s.stop())
 	}
-	if err := s.waitReady(ctx); err != nil {
+	if err := awaitReady(ctx, s.url, s.done); err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
 	return s, nil
 }
 
-func (s *ownServer) waitReady(ctx context.Context) error {
+// awaitReady waits until a service is ready. gone is closed when it has ended.
+func awaitReady(ctx context.Context, url string, gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	client := newService(s.url, 1)
+	client := newService(url, 1)
 	defer client.close()
 	every := time.NewTicker(readyPoll)
 	defer every.Stop()
@@ -84,7 +85,7 @@ func (s *ownServer) waitReady(ctx context.Context) error {
 		}
 		select {
 		case <-every.C:
-		case <-s.done:
+		case <-gone:
 			return errors.New("the server ended before it was ready") // stop says why
 		case <-ctx.Done():
 			return fmt.Errorf("the server is not ready: %w", errors.Join(ctx.Err(), err))

@@ -59,6 +59,9 @@ func openService(t *testing.T, s setup) (*hosted, error) {
 	if !strings.Contains(s.config, "exact:") {
 		s.config += "\nexact: {local: false}\n" // tests that do not name an exact source are about panes
 	}
+	if !strings.Contains(s.config, "query:") {
+		s.config += "\nquery: {unpublished: forward}\n" // and about what is published
+	}
 	if err := os.WriteFile(config, []byte(s.config), 0o600); err != nil {
 		t.Fatal(err)
 	}

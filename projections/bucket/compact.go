@@ -31,6 +31,7 @@ type Compaction struct {
 	Pieces        int   // merged into one
 	Read, Written int64 // bytes of pieces
 	TooLarge      bool  // there are pieces, but together they are beyond what is merged
+	Busy          bool  // somebody else merges there, or has changed the pieces meanwhile: another try may find more
 }
 
 // input is one piece as a compaction found it.
@@ -57,6 +58,10 @@ func (s *Store) Compact(k Key, shard int) (Compaction, error) {
 	if err := s.writable(); err != nil {
 		return Compaction{}, err
 	}
+	if !s.claim(spot{k, shard}) {
+		return Compaction{Busy: true}, nil
+	}
+	defer s.unclaim(spot{k, shard})
 	inputs, tooLarge, err := s.newest(k, shard, s.pins.limit(), maxMergeBytes)
 	if err != nil {
 		return Compaction{}, err
@@ -76,10 +81,33 @@ func (s *Store) Compact(k Key, shard int) (Compaction, error) {
 	c.Written = int64(len(merged))
 	done, err := s.replace(k, shard, inputs, merged)
 	if err != nil || !done {
-		return Compaction{}, err
+		return Compaction{Busy: err == nil}, err
 	}
 	return c, nil
 }
+
+// claim makes the caller the only one who merges the pieces of a spot; false if somebody else does.
+func (s *Store) claim(sp spot) bool {
+	s.touching.Lock()
+	defer s.touching.Unlock()
+	if _, ok := s.merging[sp]; ok {
+		return false
+	}
+	if s.merging == nil {
+		s.merging = make(map[spot]struct{})
+	}
+	s.merging[sp] = struct{}{}
+	return true
+}
+
+func (s *Store) unclaim(sp spot) {
+	s.touching.Lock()
+	defer s.touching.Unlock()
+	delete(s.merging, sp)
+}
+
+// MergeLimit returns the sequence up to which Compact takes pieces now. It never decreases.
+func (s *Store) MergeLimit() uint64 { return s.pins.limit() }
 
 // newest reads the pieces of one spot up to a sequence, oldest first: all of them, or the longest run that ends with the newest
 // and holds at most so many bytes. Leaving out the oldest changes no order of age.

@@ -74,7 +74,8 @@ type Store struct {
 	evicting    sync.Mutex // held while a checkpoint is applied, and while records of evicted series are looked at again and deleted
 
 	touching sync.Mutex
-	touched  map[spot]int // pieces that checkpoints have written and no compaction has dealt with; bounded by maxTouched
+	merging  map[spot]struct{} // one writer each
+	touched  map[spot]int      // pieces that checkpoints have written and no compaction has dealt with; bounded by maxTouched
 }
 
 // Open opens the store in dir, or creates it. identity names the log that is folded into it: ErrOtherLog if the store was

@@ -24,6 +24,7 @@
 //	    in their place in time, and not marked; nothing else changes. What a heal changes is found from the events alone, each time.
 //	P10 What is counted of an experiment (Experiment) is part of the shard's state: its row lands in the same batch, and its version
 //	    is the last event that changed any of it.
+//	P11 A read of open buckets takes no copy in the worker and sees none of what comes after its sequence.
 //
 // Life cycle of a Projection: New, Restore, Run (blocks), with Apply called by the runner in log order.
 package pane

@@ -267,11 +267,11 @@ func (s *Shard) expireStats(id plan.StreamID, through int64) {
 // retire takes what an experiment had counted when it was read out of what is counted. What has come since stays, and with it
 // the experiment.
 func (s *Shard) retire(b *log.ExperimentRetired) {
-	s.releaseExperiment(b.Experiment)
 	x := s.stats[b.Experiment]
 	if x == nil {
-		return
+		return // it has no series here
 	}
+	s.releaseExperiment(b.Experiment)
 	if x.version <= b.AtVersion && x.pending == 0 && len(x.corrections) == 0 {
 		s.drop(x)
 		return

@@ -25,10 +25,12 @@ func (p *Projection) Plan() *plan.Plan {
 }
 
 // Read answers all requests as of one log sequence, which is at least the head of the log when Read was called. It blocks until
-// the workers have been given that sequence, or ctx ends.
+// the workers have been given that sequence, or ctx ends. Requests that are content with what is there do not wait for it.
 func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error) {
-	if err := p.waitDispatched(ctx, p.events.Head()); err != nil {
-		return nil, err
+	if slices.ContainsFunc(reqs, func(r Request) bool { return !r.Behind }) {
+		if err := p.waitDispatched(ctx, p.events.Head()); err != nil {
+			return nil, err
+		}
 	}
 	fresh := p.index.Follow() // before the selection: what comes after it is told of
 	defer fresh.End()
@@ -104,7 +106,8 @@ type streamRead struct {
 	req    *Request
 	refs   [Shards][]uint64
 	views  [Shards]bucket.ShardView
-	series [Shards][]Series // parallel to refs
+	series [Shards][]Series  // parallel to refs
+	live   [Shards][]openRun // by increasing ref; what open buckets hold, if it was asked for
 	gone   [Shards]departed
 	asleep [256]bool // shards on whose disk there may be evicted series that match
 
@@ -168,7 +171,7 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 
 	series := make([]Series, len(v.Refs))
 	for i, ref := range v.Refs {
-		m, _ := s.member(log.SeriesRef(ref), st)
+		m, sr := s.member(log.SeriesRef(ref), st)
 		if m == nil {
 			continue
 		}
@@ -177,8 +180,33 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 				series[i].Open = append(series[i].Open, b.end)
 			}
 		}
+		if open := series[i].Open; r.req.Live && len(open) > 0 {
+			r.live[s.id] = append(r.live[s.id], sr.openIn(st, open))
+		}
 	}
 	r.series[s.id] = series
+}
+
+// openRun is what the open buckets of a series hold.
+type openRun struct {
+	ref        uint64
+	t          []int64
+	v          []float64
+	histograms []int64 // ends of buckets into which native histograms fell
+}
+
+// openIn returns what is in open buckets of a stream, of which it is given the ends. Buckets are closed in the order of their ends, so
+// nothing in between has been closed. The samples are not copied: the run is shared from here on (P11).
+func (s *seriesState) openIn(st *stream, open []int64) openRun {
+	s.raw.shared = true
+	out := openRun{ref: uint64(s.ref)}
+	out.t, out.v = s.raw.between(st.before(open[0]), open[len(open)-1]-st.edge)
+	for _, e := range open {
+		if s.histogramIn(st, e) {
+			out.histograms = append(out.histograms, e)
+		}
+	}
+	return out
 }
 
 // pinned returns the one experiment whose series the matchers can select, if they say so.
@@ -257,8 +285,25 @@ func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) 
 	if err != nil {
 		return Answer{}, err
 	}
+	r.addLive()
 	a.Series, err = p.ordered(r)
 	return a, err
+}
+
+// addLive puts what open buckets hold behind what closed ones do: per series they come later.
+func (r *streamRead) addLive() {
+	for shard := range r.live {
+		i := 0
+		for _, live := range r.live[shard] {
+			for r.refs[shard][i] != live.ref {
+				i++
+			}
+			s := &r.series[shard][i]
+			n := len(s.T)
+			s.T, s.V = append(s.T[:n:n], live.t...), append(s.V[:n:n], live.v...)
+			s.Histograms = append(s.Histograms, live.histograms...)
+		}
+	}
 }
 
 // ordered returns the series that have anything, in label order.

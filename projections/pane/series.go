@@ -13,9 +13,13 @@ const staleBits = 0x7ff0000000000002
 func isStale(v float64) bool { return math.Float64bits(v) == staleBits }
 
 // run is the raw samples of a series, strictly increasing in time. Stale markers are samples here.
+//
+// Reads of open buckets take its slices as they are (P11). So what stands in them is never changed: samples are appended behind them,
+// dropped by reslicing, and put in between in a copy.
 type run struct {
-	t []int64
-	v []float64
+	t      []int64
+	v      []float64
+	shared bool // somebody may read the slices
 }
 
 // find returns the position of the first sample at or after t, and whether it is at t.
@@ -32,6 +36,9 @@ func (r *run) find(t int64) (int, bool) {
 
 // insert puts a sample at position i, as find returned it.
 func (r *run) insert(i int, t int64, v float64) {
+	if r.shared && i < len(r.t) {
+		r.t, r.v, r.shared = slices.Clone(r.t), slices.Clone(r.v), false
+	}
 	r.t = slices.Insert(r.t, i, t)
 	r.v = slices.Insert(r.v, i, v)
 }

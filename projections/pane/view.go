@@ -14,6 +14,11 @@ type Request struct {
 	Matchers []*labels.Matcher // in full: at least as narrow as the stream's
 	From, To int64             // ms, both on the stream's grid, From < To
 
+	// Live asks for the samples in open buckets, too.
+	Live bool
+	// Behind says that what stands in the log and is not yet given to the workers need not be waited for. It counts if all requests
+	// of a read say so.
+	Behind bool
 	// Tracked asks for Answer.Tracked of the ends in (From, To], and for no series.
 	Tracked bool
 }
@@ -38,7 +43,7 @@ type Answer struct {
 // the range is left out.
 type Series struct {
 	Labels       labels.Labels
-	accum.Window         // everything closed in (From, To]
+	accum.Window         // everything closed in (From, To]; if Live was asked for, behind it what is in open buckets
 	Open         []int64 // ends of its open buckets in (From, To], increasing
 	Incomplete   []int64 // ends of buckets in (From, To] that lost late samples, increasing
 	Histograms   []int64 // ends of buckets in (From, To] into which native histograms fell, increasing

@@ -63,10 +63,17 @@ func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery q
 		}
 	}
 	res := &Result{CompleteThrough: math.MaxInt64, query: q}
+	read := reading{behind: c.Published}
+	if (e.opts.Live() || c.Live) && !c.Published {
+		read.live = &liveSteps{outer: s}
+	}
+	if d != nil {
+		d.read = read
+	}
 	if err := e.fill(ctx, leaves, d, from.values, res); err != nil {
 		return nil, err
 	}
-	if err := e.route(ctx, parts, c, from, res); err != nil {
+	if err := e.route(ctx, parts, c, s, from, read.live, res); err != nil {
 		return nil, err
 	}
 
@@ -199,7 +206,7 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 			all = append(all, r.leaves...)
 		}
 	}
-	reqs, of := requests(all)
+	reqs, of := requests(all, d.how())
 	for _, in := range d.inners() {
 		reqs = in.track(reqs)
 	}
@@ -221,7 +228,8 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 	if again {
 		return true, nil, nil
 	}
-	v := evaluation{ctx: ctx, budget: e.opts.MaxSamples}
+	v := evaluation{ctx: ctx, budget: e.opts.MaxSamples, live: d.how().live}
+	v.live.reset()
 	res.Stats.Recorded, res.Stats.Evaluated = 0, 0
 	for _, in := range d.inners() {
 		for _, r := range in.runs {
@@ -292,7 +300,7 @@ func (v *evaluation) readLeaf(l *leaf, a *Answer) (result, error) {
 	var series []Series
 	switch {
 	case a != nil:
-		if miss := l.check(a); miss != nil {
+		if miss := l.check(a, v.live); miss != nil {
 			return result{}, miss
 		}
 		series = a.Series

@@ -2,12 +2,13 @@ package query
 
 import "math"
 
-// check says why the answer a of stream s does not prove every window of l complete, or returns nil (Q2).
+// check says why the answer a of stream s does not prove every window of l complete, or returns nil (Q2). With live, windows that
+// are not published are no miss: the answer has what is in open buckets, too, and the steps are noted.
 //
 // A window (e−R, e] is published when e−R is not before the stream's coverage, e is not beyond its frontier, and no series
 // of the answer has an open bucket that overlaps it. Buckets that lost late samples, or hold native histograms, make a
 // window unanswerable for good.
-func (l *leaf) check(a *Answer) *MissError {
+func (l *leaf) check(a *Answer, live *liveSteps) *MissError {
 	times := l.dataTimes()
 	if times.count() == 0 {
 		return nil
@@ -19,7 +20,10 @@ func (l *leaf) check(a *Answer) *MissError {
 	if a.CoverageStart != math.MinInt64 && first-l.window < a.CoverageStart {
 		return l.miss(ReasonBeforeRetention, "the window ending at %d begins before the coverage at %d", first, a.CoverageStart)
 	}
-	if last > a.Frontier {
+	switch {
+	case live != nil:
+		l.note(a, live)
+	case last > a.Frontier:
 		if a.Frontier == math.MinInt64 {
 			return l.miss(ReasonUnpublished, "nothing is closed yet")
 		}
@@ -32,6 +36,9 @@ func (l *leaf) check(a *Answer) *MissError {
 		}
 		if end, ok := l.overlapped(times, s.Incomplete); ok {
 			return l.miss(ReasonLateUncorrectable, "%s lost late samples in the bucket ending at %d", s.Labels, end)
+		}
+		if live != nil {
+			continue
 		}
 		if end, ok := l.overlapped(times, s.Open); ok {
 			return l.miss(ReasonUnpublished, "%s has an open bucket ending at %d", s.Labels, end)

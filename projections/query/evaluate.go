@@ -33,6 +33,7 @@ type result struct {
 // evaluation turns the answers of one read into results. It belongs to one request.
 type evaluation struct {
 	ctx      context.Context
+	live     *liveSteps  // nil: only what is published may be read
 	budget   int         // points that may still be made
 	spent    int         // evaluations since ctx was looked at
 	sketched int         // leaves that were read from sketches

@@ -45,8 +45,12 @@ func (x *index) readsNames(node parser.Node) bool {
 
 // route says by which route the parts are answered, and prepares the engine to read those samples that panes do not stand for. What
 // was acknowledged before is waited for.
-func (e *Engine) route(ctx context.Context, parts []part, c Common, from *feed, res *Result) error {
+func (e *Engine) route(ctx context.Context, parts []part, c Common, s steps, from *feed, live *liveSteps, res *Result) error {
 	res.Route = RouteWarm
+	res.Stats.Steps, res.Stats.Live = int(s.count()), live.count()
+	if res.Stats.Live > 0 {
+		res.Route = RouteLive
+	}
 	for i := range parts {
 		p := &parts[i]
 		switch {

@@ -105,6 +105,7 @@ type demand struct {
 	old    map[innerKey]*inner // of the attempt before, with what it found out
 	order  []*inner            // each behind all that it reads itself
 	leaves int                 // of all expressions
+	read   reading             // how panes are read
 	root   *inner              // what is to be recorded, in the place of leaves of an expression of the request
 }
 

@@ -24,6 +24,7 @@ import (
 // The routes of an answer.
 const (
 	RouteWarm   = "warm"   // from published buckets alone, or it needs none
+	RouteLive   = "live"   // from panes, at some steps from such that are still open
 	RouteHybrid = "hybrid" // some parts of the expression from panes, others from the exact copy
 	RouteLocal  = "local"  // from the exact copy alone
 )
@@ -50,6 +51,7 @@ type Options struct {
 	MaxConcurrency int                           // queries at one time, others wait; default 20
 	SubqueryStep   func(rangeMillis int64) int64 // ms, of subqueries that name none; default 1m
 	Records        Records                       // default: recorded windows are evaluated when they are read
+	Live           func() bool                   // whether steps that are not published are answered from open panes; default: they are a miss
 	Exact          Exact                         // default: what panes cannot answer is a miss
 	Logger         *slog.Logger                  // default: none
 	Registerer     prometheus.Registerer         // default: metrics are kept and not registered
@@ -68,6 +70,9 @@ func (o Options) withDefaults() Options {
 	if o.MaxConcurrency <= 0 {
 		o.MaxConcurrency = 20
 	}
+	if o.Live == nil {
+		o.Live = func() bool { return false }
+	}
 	if o.SubqueryStep == nil {
 		o.SubqueryStep = func(int64) int64 { return time.Minute.Milliseconds() }
 	}
@@ -84,7 +89,8 @@ type Common struct {
 	Timeout       time.Duration // of this query; ≤ 0 or beyond the engine's: the engine's
 	Limit         int           // series in the answer; 0: no limit
 	Exact         bool          // the exact copy is to answer, if there is one, even what panes could
-	Published     bool          // what was acknowledged last need not be waited for
+	Published     bool          // from what is published alone; what was acknowledged last need not be waited for
+	Live          bool          // steps that are not published may be answered from open panes, whatever the engine's Options say
 }
 
 // InstantParams asks for the value of an expression at one time.
@@ -129,6 +135,9 @@ type Stats struct {
 	// Sketched are the leaves, of the expression and of what is evaluated for the names in it, that were read from sketches: their
 	// values are exact to SketchError.
 	Sketched int
+
+	Steps int // at which the expression was evaluated
+	Live  int // of them, those for which open panes were read
 
 	Recorded  int // steps of recorded windows read as they were recorded
 	Evaluated int // steps of materializations evaluated because they are read by name and are not recorded

@@ -43,7 +43,7 @@ func (e *Engine) read(ctx context.Context, reqs []Request, res *Result) ([]Answe
 
 // requests returns what to read for the leaves, and for each leaf the index of its request, −1 if it needs none. Leaves
 // that read overlapping ranges of the same series share a request.
-func requests(leaves []*leaf) (reqs []Request, of []int) {
+func requests(leaves []*leaf, how reading) (reqs []Request, of []int) {
 	type source struct {
 		stream   plan.StreamID
 		matchers string
@@ -57,6 +57,7 @@ next:
 			continue
 		}
 		r := l.request()
+		r.Live, r.Behind = how.live != nil, how.behind
 		key := source{r.Stream, matchersKey(l)}
 		for _, j := range bySource[key] {
 			if have := &reqs[j]; r.From <= have.To && have.From <= r.To {
@@ -79,4 +80,18 @@ func matchersKey(l *leaf) string {
 	}
 	slices.Sort(parts)
 	return strings.Join(parts, "\x00")
+}
+
+// reading is how the panes of a request are read.
+type reading struct {
+	live   *liveSteps // nil: open buckets are a miss
+	behind bool       // what was acknowledged last is not waited for
+}
+
+// how returns how panes are read; d may be nil.
+func (d *demand) how() reading {
+	if d == nil {
+		return reading{}
+	}
+	return d.read
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"strconv"
@@ -231,7 +232,7 @@ func decodeList(_ context.Context, r *http.Request) (any, error) {
 	if err := f.whole("limit", 1, master.MaxLimit, &q.Limit); err != nil {
 		return nil, err
 	}
-	if err := f.whole("offset", 0, math.MaxInt, &q.Offset); err != nil {
+	if err := f.page("offset", &q.Offset); err != nil {
 		return nil, err
 	}
 	if err := f.whole("rates", 1, 288, &q.Rates); err != nil {
@@ -251,14 +252,14 @@ func (f *form) whole(name string, least, most int, to *int) *Error {
 		return invalidParam(name, errors.New("not a whole number"))
 	}
 	if n < int64(least) || n > int64(most) {
-		if most == math.MaxInt {
-			return invalidParam(name, errors.New("negative"))
-		}
-		return invalidParam(name, errors.New("not between "+strconv.Itoa(least)+" and "+strconv.Itoa(most)))
+		return invalidParam(name, fmt.Errorf("not between %d and %d", least, most))
 	}
 	*to = int(n)
 	return nil
 }
+
+// page reads a number of rows that are passed over.
+func (f *form) page(name string, to *int) *Error { return f.whole(name, 0, math.MaxInt, to) }
 
 type detailRequest struct {
 	name  string
@@ -289,7 +290,7 @@ func decodeDetail(_ context.Context, r *http.Request) (any, error) {
 func masterError(err error) error {
 	var bad *master.BadRequest
 	switch {
-	case errors.Is(err, master.ErrUnknown):
+	case errors.Is(err, master.ErrUnknown), errors.Is(err, master.ErrUnknownTask):
 		return &Error{Type: TypeNotFound, Err: err}
 	case errors.As(err, &bad):
 		return &Error{Type: TypeBadData, Err: err}

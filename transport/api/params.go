@@ -248,15 +248,13 @@ const (
 	consistencyLive      = "live"      // open panes too
 )
 
-// published reads the parameter consistency: whether the answer is to come from what is published, without waiting for the head of
-// the log.
-func (f *form) published() (bool, *Error) {
+// consistency reads the parameter of that name: whether the answer is to come from what is published alone, without waiting for the
+// head of the log, or from open panes too. Absent, it is as configured.
+func (f *form) consistency() (published, live bool, _ *Error) {
 	switch v := f.Get("consistency"); v {
-	case "", consistencyLive:
-		return false, nil
-	case consistencyPublished:
-		return true, nil
+	case "", consistencyLive, consistencyPublished:
+		return v == consistencyPublished, v == consistencyLive, nil
 	default:
-		return false, invalidParam("consistency", fmt.Errorf("%q is neither published nor live", shorten(v)))
+		return false, false, invalidParam("consistency", fmt.Errorf("%q is neither published nor live", shorten(v)))
 	}
 }

@@ -93,7 +93,7 @@ func (a *API) common(f *form) (c query.Common, err *Error) {
 	if c.LookbackDelta, err = f.lookback(); err != nil {
 		return c, err
 	}
-	c.Published, err = f.published()
+	c.Published, c.Live, err = f.consistency()
 	return c, err
 }
 

@@ -24,20 +24,21 @@ type queryStats struct {
 
 // ownStats says where an answer came from and what it took.
 type ownStats struct {
-	Route           string  `json:"route"`
-	Seq             log.Seq `json:"seq"`
-	CompleteThrough *int64  `json:"completeThroughMs"` // null when no barrier proved anything, or nothing was read
-	Miss            string  `json:"miss,omitempty"`    // the reason why panes did not answer all of it
-	Leaves          int     `json:"leaves"`
-	Raw             int     `json:"raw"` // parts of the expression that the exact copy answered
-	Reads           int     `json:"reads"`
-	Series          int     `json:"series"`
-	Samples         int     `json:"samples"`
-	Columns         int     `json:"columns"`
-	Sketched        int     `json:"sketchedLeaves"` // read from sketches, exact to sketchError
-	SketchError     float64 `json:"sketchError,omitempty"`
-	Recorded        int     `json:"recordedSteps"`  // of recorded windows, read as they were recorded
-	Evaluated       int     `json:"evaluatedSteps"` // of materializations, evaluated because they are not recorded
+	Route           string         `json:"route"`
+	Seq             log.Seq        `json:"seq"`
+	CompleteThrough *int64         `json:"completeThroughMs"` // null when no barrier proved anything, or nothing was read
+	Miss            string         `json:"miss,omitempty"`    // the reason why panes did not answer all of it
+	Steps           map[string]int `json:"steps"`             // by route
+	Leaves          int            `json:"leaves"`
+	Raw             int            `json:"raw"` // parts of the expression that the exact copy answered
+	Reads           int            `json:"reads"`
+	Series          int            `json:"series"`
+	Samples         int            `json:"samples"`
+	Columns         int            `json:"columns"`
+	Sketched        int            `json:"sketchedLeaves"` // read from sketches, exact to sketchError
+	SketchError     float64        `json:"sketchError,omitempty"`
+	Recorded        int            `json:"recordedSteps"`  // of recorded windows, read as they were recorded
+	Evaluated       int            `json:"evaluatedSteps"` // of materializations, evaluated because they are not recorded
 }
 
 func statsOf(res *query.Result) *queryStats {
@@ -46,6 +47,10 @@ func statsOf(res *query.Result) *queryStats {
 		Series: res.Stats.Series, Samples: res.Stats.Samples, Columns: res.Stats.Columns,
 		Recorded: res.Stats.Recorded, Evaluated: res.Stats.Evaluated,
 	}}
+	s.Tidemark.Steps = map[string]int{res.Route: res.Stats.Steps}
+	if res.Route == query.RouteLive {
+		s.Tidemark.Steps = map[string]int{query.RouteWarm: res.Stats.Steps - res.Stats.Live, query.RouteLive: res.Stats.Live}
+	}
 	if res.Stats.Sketched > 0 {
 		s.Tidemark.Sketched, s.Tidemark.SketchError = res.Stats.Sketched, query.SketchError
 	}

@@ -202,6 +202,9 @@ func (m *Model) cut(stream *plan.Stream, s *Series, closed int64, r query.Reques
 		if end > r.From && end <= r.To {
 			if end > closed {
 				out.Open = append(out.Open, end)
+				if r.Live {
+					out.T, out.V = append(out.T, s.T[lo:hi]...), append(out.V, s.V[lo:hi]...)
+				}
 			} else {
 				p := accum.Fold(s.T[lo:hi:hi], s.V[lo:hi:hi])
 				out.Append(&p, end)
