@@ -226,7 +226,7 @@ func (g *scripted) request() []point1 {
 // run is some samples of one series: mostly new, sometimes late, far ahead, or twice at one time.
 func (g *scripted) run(ls labels.Labels, metric string) []point1 {
 	n := 1 + g.rng.IntN(4)
-	if g.rng.IntN(12) == 0 {
+	if g.rng.IntN(12) == 0 || metric == "b" && g.rng.IntN(4) == 0 {
 		n = 20 + g.rng.IntN(30) // more than a pane keeps as they are
 	}
 	name := ls.String()
@@ -244,6 +244,9 @@ func (g *scripted) run(ls labels.Labels, metric string) []point1 {
 	var out []point1
 	for range n {
 		v := float64(g.rng.IntN(200)) / 4
+		if metric == "a" || metric == "e" {
+			v = g.rng.Float64() // sums depend on the order, in the last bits
+		}
 		if metric == "b" || metric == "f" {
 			if g.total[name] += v; g.rng.IntN(15) == 0 {
 				g.total[name] = v

@@ -100,6 +100,7 @@ type ledgerLine struct {
 	Seconds  int64             `json:"seconds"`
 	Counts   map[string]uint64 `json:"counts"`
 	Findings []string          `json:"findings,omitempty"`
+	Found    string            `json:"found,omitempty"` // of a planted bug: what gave it away
 }
 
 // ledger is the file to which runs are appended.

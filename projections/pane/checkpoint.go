@@ -118,6 +118,9 @@ func (p *Projection) checkpointShard(ctx context.Context, id int) error {
 func (p *Projection) commit(c bucket.Checkpoint) error {
 	add, keep := p.recent.unsaved(log.Seq(c.Seq))
 	c.Recent, c.KeepRecent = add, uint64(keep)
+	if plantedRecentLost {
+		c.Recent = nil
+	}
 	if err := p.store.Commit(c); err != nil {
 		return err
 	}
@@ -133,6 +136,10 @@ func (p *Projection) freeze(s *Shard, sh *shelf) bucket.Checkpoint {
 		s.table = bucket.NewTable()
 	}
 	evicted, fresh := sh.writing()
+	if plantedCheckpointAhead && p.events.Head() > s.seq {
+		s.seq++
+		defer func() { s.seq-- }()
+	}
 	p.waiting.Add(fresh)
 	return bucket.Checkpoint{
 		Shard: s.id, Seq: uint64(s.seq), State: s.Encode(),
