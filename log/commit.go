@@ -353,11 +353,13 @@ func (l *Log) sync(b *unsynced) {
 		_ = writeHead(l.opts.FS, l.dir, headNote{seq: b.events[len(b.events)-1].Seq, hash: b.hash})
 	}
 	if plantedAckBeforeSync {
+		l.durable.advance(b.events, b.sizes, b.hash)
 		for _, r := range b.requests {
 			close(r.done)
 		}
-		l.durable.advance(b.events, b.sizes, b.hash)
-		b.requests, b.events, b.sizes = nil, nil, nil
+		_ = b.batch.SyncWait()
+		l.dict.synced(b.defined)
+		return
 	}
 	if l.Err() == nil {
 		if err := b.batch.SyncWait(); err != nil {
