@@ -60,6 +60,9 @@ func TestPlanted(t *testing.T) {
 		}
 		t.Run(b.name, func(t *testing.T) {
 			t.Setenv("TIDEMARK_PLANTED", b.name)
+			if b.modes == "fault" {
+				t.Setenv("CAMPAIGN_SLICE", "1") // more seeds, with a few points each
+			}
 			began := time.Now()
 			found, seeds := findPlanted(t, strings.Fields(b.modes), began)
 			took := time.Since(began)
