@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -249,7 +250,10 @@ func (c *committer) run(ctx context.Context, out chan<- *unsynced) {
 				continue
 			}
 		}
-		b := &unsynced{requests: c.gather(r), began: l.opts.Monotonic()}
+		b := &unsynced{requests: c.admit(c.gather(r)), began: l.opts.Monotonic()}
+		if len(b.requests) == 0 {
+			continue
+		}
 		if err := c.commit(b); err != nil {
 			l.setPoison(err)
 			b.refuse(l.Err())
@@ -277,6 +281,17 @@ func (c *committer) gather(r *appendRequest) []*appendRequest {
 		}
 	}
 	return requests
+}
+
+// admit refuses the requests with a series that was forgotten since it was resolved.
+func (c *committer) admit(requests []*appendRequest) []*appendRequest {
+	return slices.DeleteFunc(requests, func(r *appendRequest) bool {
+		if r.err = c.l.dict.admit(r.bodies); r.err == nil {
+			return false
+		}
+		close(r.done)
+		return true
+	})
 }
 
 // commit stamps and applies a batch. Any error poisons.

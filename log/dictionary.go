@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/prometheus/prometheus/model/labels"
@@ -36,7 +37,8 @@ const (
 // predecessor is dropped; what is found in the old one moves to the young).
 //
 // Lock order: stripe, then fresh. An entry leaves `fresh` only after its definition is in the store, and Resolve looks at
-// `fresh` first and at the store second, under the stripe of the label set: so it can never miss one that exists.
+// `fresh` first and at the store second, under the stripe of the label set: so it can never miss one that exists. What leaves the
+// dictionary again, and how, is in forget.go.
 type Dictionary struct {
 	store storeReader
 	seed  uint64
@@ -46,12 +48,17 @@ type Dictionary struct {
 	stripes [resolveStripes]sync.Mutex
 
 	freshCount atomic.Int64
+	leaving    atomic.Bool          // something is retiring or forgotten, or was
+	now        func() time.Duration // monotonic
 	fresh      struct {
 		sync.Mutex
+		retirement
 		byHash  map[Hash]*freshSeries
 		byRef   map[SeriesRef]*freshSeries
 		applied map[SeriesRef]struct{} // definitions in the store that are not fsynced yet
 		next    SeriesRef
+
+		greatest SeriesRef // the greatest reference that has a definition in the store; it is never forgotten
 	}
 }
 
@@ -67,6 +74,7 @@ type freshSeries struct {
 	encoded []byte
 	labels  labels.Labels
 	defined bool // by an event of the batch that is being built
+	since   time.Duration
 }
 
 type aliasShard struct {
@@ -92,7 +100,8 @@ func newDictionary(store storeReader, seed uint64, cache int, next SeriesRef) *D
 	d.fresh.byHash = make(map[Hash]*freshSeries)
 	d.fresh.byRef = make(map[SeriesRef]*freshSeries)
 	d.fresh.applied = make(map[SeriesRef]struct{})
-	d.fresh.next = next
+	d.fresh.next, d.fresh.greatest = next, next-1
+	d.now = func() time.Duration { return 0 }
 	return d
 }
 
@@ -117,7 +126,9 @@ func (d *Dictionary) Lookup(h Hash) (SeriesRef, bool) {
 	s.RUnlock()
 	if ok {
 		s.Lock()
-		s.put(h, ref, d.limit)
+		if now, still := s.old[h]; still && now == ref { // it may have been purged meanwhile
+			s.put(h, ref, d.limit)
+		}
 		s.Unlock()
 	}
 	return ref, ok
@@ -144,6 +155,11 @@ func (d *Dictionary) Resolve(raw Hash, ls labels.Labels) (SeriesRef, error) {
 	stripe.Lock()
 	defer stripe.Unlock()
 	ref, err := d.find(hash, encoded)
+	if err == nil && ref != 0 && d.leaving.Load() {
+		d.fresh.Lock()
+		d.callBack(ref) // under the stripe, so it is not forgotten
+		d.fresh.Unlock()
+	}
 	if err == nil && ref == 0 {
 		ref, err = d.assign(hash, encoded, ls)
 	}
@@ -208,7 +224,7 @@ func (d *Dictionary) assign(hash Hash, encoded []byte, ls labels.Labels) (Series
 	if len(d.fresh.byRef) >= maxFresh {
 		return 0, ErrDictionaryFull
 	}
-	f := &freshSeries{ref: d.fresh.next, hash: hash, encoded: slices.Clip(encoded), labels: ls.Copy()}
+	f := &freshSeries{ref: d.fresh.next, hash: hash, encoded: slices.Clip(encoded), labels: ls.Copy(), since: d.now()}
 	d.fresh.next++
 	d.fresh.byHash[hash], d.fresh.byRef[f.ref] = f, f
 	d.freshCount.Add(1)
@@ -380,6 +396,7 @@ func (d *Dictionary) applied(defined []*freshSeries) {
 	for _, f := range defined {
 		delete(d.fresh.byRef, f.ref)
 		delete(d.fresh.byHash, f.hash)
+		d.fresh.greatest = max(d.fresh.greatest, f.ref)
 	}
 	d.fresh.Unlock()
 	d.freshCount.Add(-int64(len(defined)))

@@ -216,6 +216,7 @@ func (l *Log) load(path string, note headNote) error {
 		return err
 	}
 	l.dict = newDictionary(&l.store, m.seed, l.opts.DictionaryCache, next)
+	l.dict.now = l.opts.Monotonic
 	l.clock = newClock(l.opts, end.logTime)
 	return nil
 }

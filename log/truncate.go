@@ -50,7 +50,7 @@ func (l *Log) below(seq Seq) error {
 // from when on the samples are complete (Origin).
 //
 // The new floor, the hash that the chain begins with, and the delete are one synced batch: a crash leaves the old log or the new.
-// The series of the dictionary stay. The space comes back by and by; Reclaim hastens it.
+// The series of the dictionary stay until they are forgotten: see Retire. The space comes back by and by; Reclaim hastens it.
 func (l *Log) Truncate(through Seq) error {
 	if l.readOnly {
 		return ErrReadOnly

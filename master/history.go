@@ -35,11 +35,12 @@ type Totals struct {
 type gain struct {
 	id      uint32
 	samples uint64
+	late    uint64 // corrections; at least, because a compaction between two rounds forgets those before it
 }
 
 const pointVersion = 1
 
-// encode returns the point, version 1: version:u, time:v, eight totals:u, rows: count:u, then each by number: gap:u, samples:u.
+// encode returns the point, version 1: version:u, time:v, eight totals:u, rows: count:u, then each by number: gap:u, samples:u, late:u.
 func (p *point) encode() []byte {
 	e := encoder{}
 	e.u(pointVersion)
@@ -47,7 +48,7 @@ func (p *point) encode() []byte {
 	e.u(uint64(p.Hot), uint64(p.Retired), p.Series, p.Samples, p.Buckets, p.Corrections, uint64(p.Pending), p.Gained, uint64(len(p.gains)))
 	prev := uint32(0)
 	for _, g := range p.gains {
-		e.u(uint64(g.id-prev), g.samples)
+		e.u(uint64(g.id-prev), g.samples, g.late)
 		prev = g.id
 	}
 	return e.b
@@ -59,13 +60,13 @@ func decodePoint(b []byte) (*point, error) {
 	p := &point{Totals: Totals{Time: d.v(), Hot: int(d.u()), Retired: int(d.u())}}
 	p.Series, p.Samples, p.Buckets, p.Corrections, p.Pending, p.Gained = d.u(), d.u(), d.u(), d.u(), int(d.u()), d.u()
 	id := uint64(0)
-	for range d.count(2) {
+	for range d.count(3) {
 		gap := d.u()
 		if id += gap; gap == 0 || id > 1<<32-1 {
 			d.fail("numbers out of order")
 			break
 		}
-		p.gains = append(p.gains, gain{uint32(id), d.u()})
+		p.gains = append(p.gains, gain{uint32(id), d.u(), d.u()})
 	}
 	return p, d.end()
 }
@@ -92,8 +93,8 @@ type history struct {
 
 // gained is what one row gained at one point.
 type gained struct {
-	time    int64
-	samples uint64
+	time          int64
+	samples, late uint64
 }
 
 // add appends a point and forgets those that are too old. A point whose time is not behind the last one's is put there all the same:
@@ -106,7 +107,7 @@ func (h *history) add(p *point) {
 	}
 	h.points = append(h.points, p)
 	for _, g := range p.gains {
-		h.byRow[g.id] = append(h.byRow[g.id], gained{p.Time, g.samples})
+		h.byRow[g.id] = append(h.byRow[g.id], gained{p.Time, g.samples, g.late})
 	}
 	for len(h.points) > 0 && (len(h.points) > maxPoints || h.points[0].Time < p.Time-historySpan.Milliseconds()) {
 		h.drop(h.points[0])
@@ -135,10 +136,10 @@ func (h *history) totals() []Totals {
 	return out
 }
 
-// rates returns the samples per second of one row in n equal slots of the day up to a time. What was gained at a point is spread
-// over the time since the point before it.
-func (h *history) rates(id uint32, until int64, n int) []float64 {
-	out := make([]float64, n)
+// rates returns the samples per second of one row in n equal slots of the day up to a time, and the late ones among them. What was
+// gained at a point is spread over the time since the point before it.
+func (h *history) rates(id uint32, until int64, n int) (samples, late []float64) {
+	samples, late = make([]float64, n), make([]float64, n)
 	slot := float64(historySpan.Milliseconds()) / float64(n)
 	from := float64(until - historySpan.Milliseconds())
 	h.mu.RLock()
@@ -148,15 +149,16 @@ func (h *history) rates(id uint32, until int64, n int) []float64 {
 		if end <= begin {
 			begin = end - 1
 		}
-		rate := float64(g.samples) / (end - begin) * 1000
+		perSecond := 1000 / (end - begin)
 		for i := max(0, int(begin/slot)); i < n && float64(i)*slot < end; i++ {
 			covered := min(end, float64(i+1)*slot) - max(begin, float64(i)*slot)
 			if covered > 0 {
-				out[i] += rate * covered / slot
+				samples[i] += float64(g.samples) * perSecond * covered / slot
+				late[i] += float64(g.late) * perSecond * covered / slot
 			}
 		}
 	}
-	return out
+	return samples, late
 }
 
 // before returns the time of the point before the one at a time.

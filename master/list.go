@@ -2,7 +2,6 @@ package master
 
 import (
 	"context"
-	"slices"
 	"strings"
 )
 
@@ -114,7 +113,7 @@ func (m *Master) addRates(p *Page, q ListRequest) {
 	}
 	p.Rates = make([][]float64, len(p.Rows))
 	for i, r := range p.Rows {
-		p.Rates[i] = m.history.rates(r.ID, p.ScannedAt, q.Rates)
+		p.Rates[i], _ = m.history.rates(r.ID, p.ScannedAt, q.Rates)
 	}
 }
 
@@ -216,16 +215,17 @@ func (m *Master) retiredRow(name string) (*Row, error) {
 // History returns the totals of the last day's rounds, oldest first.
 func (m *Master) History() []Totals { return m.history.totals() }
 
-// Rates returns the sample rates of one hot experiment in n equal slots of the day up to its snapshot, in samples per second;
-// ErrUnknown if it is not in the table.
-func (m *Master) Rates(name string, n int) (until int64, rates []float64, err error) {
+// Rates returns the sample rates of one hot experiment in n equal slots of the day up to its snapshot, in samples per second, and
+// those of its late samples, which are lower bounds; ErrUnknown if it is not in the table.
+func (m *Master) Rates(name string, n int) (until int64, samples, late []float64, err error) {
 	if n < 1 || n > maxRates {
-		return 0, nil, &BadRequest{"rates", "not between 1 and 288"}
+		return 0, nil, nil, &BadRequest{"rates", "not between 1 and 288"}
 	}
 	s := m.snap.Load()
 	row := s.row(name)
 	if row == nil {
-		return 0, nil, ErrUnknown
+		return 0, nil, nil, ErrUnknown
 	}
-	return s.ScannedAt, slices.Clip(m.history.rates(row.ID, s.ScannedAt, n)), nil
+	samples, late = m.history.rates(row.ID, s.ScannedAt, n)
+	return s.ScannedAt, samples, late, nil
 }

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // rig is the master over a real log and a real store of views. What is counted of experiments comes from a model, which a test can
 // make slow, failing or hanging.
 type rig struct {
-	t      *testing.T
+	t      testing.TB
 	fs     vfs.FS
 	events *log.Log
 	views  *bucket.Store
@@ -235,7 +235,7 @@ func startRig(t *testing.T) *rig {
 	return startRigOn(t, vfs.NewMem(), Settings{ScanInterval: time.Minute})
 }
 
-func startRigOn(t *testing.T, fs vfs.FS, set Settings) *rig {
+func startRigOn(t testing.TB, fs vfs.FS, set Settings) *rig {
 	t.Helper()
 	r := &rig{t: t, fs: fs}
 	r.set.Store(&set)
@@ -387,7 +387,7 @@ func (r *rig) folded() {
 }
 
 // eventually waits for something that other goroutines do.
-func eventually(t *testing.T, what string, is func() bool) {
+func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !is(); runtime.Gosched() {
 		if time.Now().After(deadline) {

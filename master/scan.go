@@ -153,14 +153,18 @@ func (w *work) take(old, row *Row) {
 	w.changed = append(w.changed, row)
 	switch {
 	case old != nil && row.Samples > old.Samples:
-		w.gains = append(w.gains, gain{row.ID, row.Samples - old.Samples})
+		g := gain{id: row.ID, samples: row.Samples - old.Samples, late: row.Corrections}
+		if old.Corrections <= row.Corrections {
+			g.late -= old.Corrections
+		}
+		w.gains = append(w.gains, g)
 	case old == nil && w.prev.Round > 0:
 		base := uint64(0)
 		if rec, ok, err := w.m.fold.record(row.Name); err == nil && ok {
 			base = rec.samples
 		}
 		if row.Samples > base {
-			w.gains = append(w.gains, gain{row.ID, row.Samples - base})
+			w.gains = append(w.gains, gain{id: row.ID, samples: row.Samples - base, late: row.Corrections})
 		}
 	}
 }

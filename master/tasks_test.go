@@ -461,7 +461,7 @@ func FuzzDecodeTask(f *testing.F) {
 	f.Add((&Row{State: Hot, Version: 3, OldestPending: never}).encode())
 	rec := newRecord()
 	f.Add(rec.encode())
-	f.Add((&point{Totals: Totals{Time: 5, Hot: 2}, gains: []gain{{1, 2}, {7, 9}}}).encode())
+	f.Add((&point{Totals: Totals{Time: 5, Hot: 2}, gains: []gain{{id: 1, samples: 2}, {id: 7, samples: 9, late: 3}}}).encode())
 	f.Add((&Header{Round: 4, ScannedAt: never, NextID: 9}).encode())
 	f.Add((&cursor{target: 300, from: []byte("s")}).encode())
 	f.Add(appendName(nil, "a\x00b\xff"))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/prometheus/storage"
 
 	"tidemark/transport/api"
 )
@@ -58,7 +59,9 @@ func (d *Deps) validate() error {
 // Options of a handler. The zero value is usable: no upstream, no prefix, no foreign origins.
 type Options struct {
 	Upstream         api.Forwarder               // where queries go that panes cannot answer; nil: they are errors
-	ExactCopy        bool                        // the engine has an exact copy of the samples
+	Copy             api.Copy                    // the exact copy that the engine has; nil: none
+	Exemplars        storage.ExemplarQueryable   // nil: none are kept
+	TSDB             func(int) api.Cardinality   // of its head; nil: it is empty
 	Explain          api.Explainer               // nil: /api/v1/explain is not there
 	Metadata         api.MetadataSource          // nil: none is known
 	Materializations api.Materializations        // nil: none are listed
@@ -103,7 +106,7 @@ func NewHandler(d Deps, o Options) (http.Handler, error) {
 		return nil, err
 	}
 	queries, err := api.New(d.Engine, d.Series, api.Options{
-		Upstream: o.Upstream, ExactCopy: o.ExactCopy, QueryTimeout: o.QueryTimeout, Now: o.Now, Registerer: d.Registerer,
+		Upstream: o.Upstream, Copy: o.Copy, Exemplars: o.Exemplars, QueryTimeout: o.QueryTimeout, Now: o.Now, Registerer: d.Registerer,
 	})
 	if err != nil {
 		return nil, err

@@ -210,10 +210,10 @@ func (b *browser) keys(keys string) {
 	perform(b, "keys", chromedp.KeyEvent(keys))
 }
 
-// enter presses Enter as a keyboard does: the text comes with the key, so that a page which takes the key gets no text.
-func (b *browser) enter() {
+// strike presses one key as a keyboard does: the text comes with the key, so that a page which takes the key gets no text.
+func (b *browser) strike(key, text string, code int64) {
 	b.t.Helper()
-	down := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: "Enter", Code: "Enter", Text: "\r", WindowsVirtualKeyCode: 13}
+	down := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: key, Text: text, WindowsVirtualKeyCode: code}
 	up := down
 	up.Type, up.Text = input.DispatchKeyEventTypeKeyUp, ""
 	for _, e := range []input.DispatchKeyEventParams{down, up} {

@@ -77,6 +77,7 @@ type world struct {
 
 	stopLog, stopRest context.CancelFunc
 	logDone, restDone chan error
+	ended             chan struct{} // closed when the fold has ended, which it does by itself only when it fails
 }
 
 // campaignPlans are the configurations between which scripts change.
@@ -135,13 +136,18 @@ func (w *world) open(at int) error {
 	logCtx, stopLog := context.WithCancel(context.Background())
 	ctx, stopRest := context.WithCancel(context.Background())
 	w.stopLog, w.stopRest = stopLog, stopRest
-	w.logDone, w.restDone = make(chan error, 1), make(chan error, 1)
+	w.logDone, w.restDone, w.ended = make(chan error, 1), make(chan error, 1), make(chan struct{})
+	ended := w.ended
 	go func() { w.logDone <- n.events.Run(logCtx) }()
 	go func() {
 		var wg sync.WaitGroup
 		errs := make([]error, 2)
 		wg.Go(func() { errs[0] = run(ctx) })
-		wg.Go(func() { errs[1] = n.runner.Run(ctx) })
+		wg.Go(func() {
+			if errs[1] = n.runner.Run(ctx); errs[1] != nil {
+				close(ended)
+			}
+		})
 		wg.Wait()
 		w.restDone <- errors.Join(errs...)
 	}()
@@ -152,6 +158,13 @@ func (w *world) open(at int) error {
 func (w *world) wait() error {
 	ctx, cancel := context.WithTimeout(context.Background(), worldPatience)
 	defer cancel()
+	go func() {
+		select {
+		case <-w.ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	return w.n.runner.Wait(ctx, w.n.events.Head())
 }
 

@@ -56,6 +56,7 @@ func newCollector(n *node) *collector {
 		{"log_truncations_total", "Truncations of the log by age or size.", nil},
 		{"log_truncation_consecutive_failures", "Times in a row that the log was due for truncation and could not be truncated. Alert on it.", nil},
 		{"log_size_limit_bytes", "Size by which the log is truncated; writes are refused a quarter above it.", nil},
+		{"log_series_forgotten_total", "Series removed from the dictionary, because nothing names them any more.", nil},
 		{"log_base_seq", "Sequence of the base that this process sealed last.", nil},
 		{"views_expired_events_total", "Retention deletes appended to the log: each removes the older buckets of one stream.", nil},
 		{"views_expired_deletes_total", "Ranges of pieces deleted after retention.", nil},
@@ -124,6 +125,7 @@ func (c *collector) maintenance(gauge, counter func(string, float64, ...string))
 	gauge("log_truncation_consecutive_failures", float64(k.failures.Load()))
 	gauge("log_size_limit_bytes", float64(k.limits().size))
 	gauge("log_base_seq", float64(k.base.Load()))
+	counter("log_series_forgotten_total", float64(k.forgetter.Forgotten()))
 	x := c.n.expirer.Stats()
 	counter("views_expired_events_total", float64(x.Events))
 	counter("views_expired_deletes_total", float64(x.Deletes))

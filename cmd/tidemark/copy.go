@@ -8,10 +8,13 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
+
 	"tidemark/log"
 	"tidemark/projections"
 	"tidemark/projections/plan"
 	"tidemark/projections/sample"
+	"tidemark/transport/api"
 	"tidemark/transport/remotewrite"
 )
 
@@ -129,4 +132,14 @@ func (n *node) durable() log.Seq {
 		return durable
 	}
 	return min(durable, n.copy.samples.Durable())
+}
+
+// cardinality says what the copy holds in memory, the greatest first.
+func (c *exactCopy) cardinality(limit int) api.Cardinality {
+	s := c.samples.Head().Stats(labels.MetricName, limit)
+	p := s.IndexPostingStats
+	return api.Cardinality{
+		Series: int(s.NumSeries), LabelPairs: p.NumLabelPairs, MinTime: s.MinTime, MaxTime: s.MaxTime,
+		ByMetric: p.CardinalityMetricsStats, ValuesByLabel: p.CardinalityLabelStats, BytesByLabel: p.LabelValueStats, Pairs: p.LabelValuePairsStats,
+	}
 }

@@ -68,7 +68,7 @@ func (f *folded) materializations() []digestRow {
 		m := &f.plan.Materializations[i]
 		var sum pane.Sum
 		for _, id := range m.Streams {
-			sum = sum.Plus(f.digest.Streams[id])
+			sum = sum.Plus(f.digest.Of(id))
 		}
 		rows = append(rows, newDigestRow(m.Name, sum, m.Streams...))
 	}
@@ -81,13 +81,13 @@ func (f *folded) unplannedStreams() []digestRow {
 	planned := make(map[plan.StreamID]struct{})
 	for i := range f.plan.Materializations {
 		for _, id := range f.plan.Materializations[i].Streams {
-			planned[id] = struct{}{}
+			planned[plan.StreamID(f.digest.Keys[id])] = struct{}{}
 		}
 	}
 	var rows []digestRow
-	for _, id := range slices.Sorted(maps.Keys(f.digest.Streams)) {
-		if _, ok := planned[id]; !ok {
-			rows = append(rows, newDigestRow(id.String(), f.digest.Streams[id], id))
+	for _, key := range slices.Sorted(maps.Keys(f.digest.Streams)) {
+		if _, ok := planned[key]; !ok {
+			rows = append(rows, newDigestRow(key.String(), f.digest.Streams[key], key))
 		}
 	}
 	return rows

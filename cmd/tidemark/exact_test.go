@@ -2,13 +2,20 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/golang/snappy"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/prompb"
+	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
 	"tidemark/projections/query/oracle"
 	"tidemark/projections/query/querytest"
@@ -187,5 +194,98 @@ materializations:
 		if s := ask(expr); s["warm"] != steps {
 			t.Errorf("%s: steps by route after a barrier: %v", expr, s)
 		}
+	}
+}
+
+// `tidemark serve` without any configuration answers any query over what was written to it, and lists, exemplars, metadata and statistics
+// besides.
+func TestServeWithoutConfigurationAnswersAnything(t *testing.T) {
+	s := newSite(t, "", "--log.level=warn")
+	if err := os.Remove(filepath.Join(s.dir, "tidemark.yml")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	p := s.serveReady()
+	now := time.Now().UnixMilli()/1000*1000 + 7
+	req := prompb.WriteRequest{
+		Timeseries: []prompb.TimeSeries{
+			{
+				Labels:    []prompb.Label{{Name: "__name__", Value: "old"}},
+				Samples:   []prompb.Sample{{Timestamp: now - 3_600_000, Value: 3}},
+				Exemplars: []prompb.Exemplar{{Labels: []prompb.Label{{Name: "trace", Value: "x"}}, Timestamp: now - 3_600_000, Value: 3}},
+			},
+			{
+				Labels:     []prompb.Label{{Name: "__name__", Value: "native"}},
+				Histograms: []prompb.Histogram{prompb.FromIntHistogram(now, tsdbutil.GenerateTestHistogram(1))},
+			},
+		},
+		Metadata: []prompb.MetricMetadata{{MetricFamilyName: "old", Type: prompb.MetricMetadata_GAUGE, Help: "How old."}},
+	}
+	body, err := req.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := remotewrite.Client{URL: s.url() + remotewrite.Path, HTTP: s.http}
+	if err := client.Send(t.Context(), snappy.Encode(nil, body)); err != nil {
+		t.Fatal(err)
+	}
+	want := func(path, text string) {
+		t.Helper()
+		r, err := fetch(s.http, http.MethodGet, s.url()+path, nil)
+		if err != nil || r.code != http.StatusOK || !strings.Contains(r.body, text) {
+			t.Errorf("%s: status %d, %s, %v; want %s", path, r.code, r.body, err, text)
+		}
+	}
+	at, hour := seconds(now), seconds(now-3_600_000)
+	all := func() {
+		t.Helper()
+		want("/api/v1/query?query=old&time="+hour, `"value":[`+hour+`,"3"]`)
+		want("/api/v1/query?query=histogram_count(native)&time="+at, `"value":[`+at+`,"21"]`)
+		want("/api/v1/query?query=native&time="+at, `"histogram":[`+at+`,{"count":"21"`)
+		want("/api/v1/query?query=double_exponential_smoothing(old[2h],0.5,0.5)&time="+at, `"result":[]`)
+		want("/api/v1/series?match[]={__name__!=\"\"}", `[{"__name__":"native"},{"__name__":"old"}]`)
+		want("/api/v1/series?match[]={__name__!=\"\"}&start="+seconds(now-60_000), `"data":[{"__name__":"native"}]`)
+		want("/api/v1/label/__name__/values", `"data":["native","old"]`)
+		want("/api/v1/labels", `"data":["__name__"]`)
+		want("/api/v1/metadata", `{"old":[{"type":"gauge","help":"How old.","unit":""}]}`)
+		want("/api/v1/query_exemplars?query=old", `{"seriesLabels":{"__name__":"old"},"exemplars":[{"labels":{"trace":"x"},"value":"3","timestamp":`+hour+`}]}`)
+		want("/api/v1/status/tsdb", `"numSeries":2`)
+		want("/api/v1/parse_query?query=sum+by+(a)+(rate(old[5m]))", `"type":"aggregation"`)
+		want("/api/v1/explain?query=old", `"source":"local"`)
+	}
+	all()
+	p.kill()
+	p = s.serveReady()
+	all()
+	s.stop(p)
+
+	// Deleted, and rebuilt, it is the same again.
+	if code, out, errs := s.tool("rebuild", "--projection", "sample", "--verify"); code != exitOK || !strings.Contains(out, "equal") {
+		t.Errorf("rebuild --verify: exit code %d\n%s%s", code, out, errs)
+	}
+	if err := os.RemoveAll(filepath.Join(s.dir, "data", copyDir)); err != nil {
+		t.Fatal(err)
+	}
+	p = s.serveReady()
+	all()
+	s.stop(p)
+	if code, out, errs := s.tool("rebuild", "--projection", "sample"); code != exitOK || !strings.Contains(out, "reflects the log up to") {
+		t.Errorf("rebuild: exit code %d\n%s%s", code, out, errs)
+	}
+	p = s.serveReady()
+	all()
+	s.stop(p)
+}
+
+// An upstream that is down takes nothing from warm answers, and what only it could answer says why it does not.
+func TestUpstreamDown(t *testing.T) {
+	v := startService(t, setup{config: panesOfAMinute + "exact: {upstream: \"http://127.0.0.1:1\"}\n"})
+	v.send(sent{"m", 30_000, 2}, sent{"m", 90_000, 3})
+	v.barrier(120_000)
+	if a := v.instant("sum_over_time(m[1m])", 60_000); a.route != "warm" || a.one(t) != 2 {
+		t.Errorf("%+v", a)
+	}
+	a := v.instant("sum_over_time(other[1m])", 60_000)
+	if a.code != http.StatusBadGateway && a.code != http.StatusServiceUnavailable || !strings.Contains(a.Err.Error(), "no_materialization") {
+		t.Errorf("status %d, %v", a.code, a.Err)
 	}
 }

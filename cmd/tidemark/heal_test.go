@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -178,6 +179,7 @@ func TestHealKeepsItsBase(t *testing.T) {
 	k := &keeper{
 		events: g.events, durable: g.panes.Durable, views: g.views, bases: offlinePath + "/base", logger: discard(),
 		limits: func() limits { return limits{size: 1} }, since: g.events.Head(),
+		planning: new(sync.Mutex), settled: func() bool { return true }, wanted: g.panes.Wanted,
 	}
 	ctx := offlineContext(t)
 	if err := g.runner.Wait(ctx, k.since); err != nil {

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"sort"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
+	"tidemark/projections/pane"
 )
 
 const (
@@ -36,7 +38,8 @@ func (l limits) cap() uint64 { return l.size + l.size/capPart }
 
 // keeper bounds the log by age and size. It never removes an event that a restart could ask for: it seals a base of the views
 // first, and keeps below its sequence. So a projection that writes no checkpoint pins the log, which counts as a failure and
-// shows in the readiness of the service; when the log then reaches its cap, writes are refused instead of filling the disk.
+// shows in the readiness of the service; streams that are being folded from the log in the background pin it too, which is
+// no failure; when the log then reaches its cap, writes are refused instead of filling the disk.
 type keeper struct {
 	events  *log.Log
 	durable func() log.Seq // what no restart asks for again
@@ -47,6 +50,12 @@ type keeper struct {
 	// since is where the log ended at the start. A heal up to there is found from the base before it, which no other may replace
 	// until what it changes is on disk.
 	since log.Seq
+
+	planning *sync.Mutex    // held while it truncates: plan events name the floor
+	wanted   func() log.Seq // the first event that streams still need which are being folded from the log
+	settled  func() bool    // the fold knows every plan of the log, and so the events that it still needs
+
+	forgetter *pane.Forgetter
 
 	truncations, failures, base atomic.Uint64
 	lastError                   atomic.Pointer[string] // of the last pass; nil: it had none
@@ -79,35 +88,68 @@ func (k *keeper) pass(ctx context.Context) {
 		k.failures.Store(0)
 		k.lastError.Store(nil)
 	}
+	k.tidy(ctx)
+}
+
+// tidy has the log forget the series that nothing names any more. What cannot go now goes later.
+func (k *keeper) tidy(ctx context.Context) {
+	k.events.Tidy()
+	before := k.forgetter.Forgotten()
+	err := k.forgetter.Pass(ctx, log.Seq(k.base.Load()))
+	if err != nil && ctx.Err() == nil {
+		k.logger.Error("Series that have gone cannot be forgotten", "err", err)
+	}
+	if n := k.forgetter.Forgotten() - before; n > 0 {
+		k.logger.Info("Series forgotten", "series", n)
+	}
 }
 
 func (k *keeper) keep(ctx context.Context) error {
+	if cut, err := k.cut(ctx); err != nil || !cut {
+		return err
+	}
+	return k.events.Reclaim(ctx)
+}
+
+// cut truncates the log if that is due and may be.
+func (k *keeper) cut(ctx context.Context) (done bool, err error) {
+	k.planning.Lock()
+	defer k.planning.Unlock()
+	if !k.settled() {
+		return false, nil // a new plan may want the oldest events; soon it is known
+	}
 	l := k.limits()
 	through, err := k.due(ctx, l)
 	floor := k.events.Floor()
 	if err != nil || through < floor {
-		return err
+		return false, err
 	}
 	durable := k.durable()
 	if durable < k.since {
-		return nil // checkpoints that fail are reported by themselves
+		return false, nil // checkpoints that fail are reported by themselves
 	}
 	through = min(through, durable)
 	if through < floor {
-		return fmt.Errorf("a restart would replay from sequence %d, and the log begins at %d", through, floor)
+		return false, fmt.Errorf("a restart would replay from sequence %d, and the log begins at %d", through, floor)
+	}
+	if wanted := k.wanted(); wanted <= through {
+		// Streams that are being folded from the log still need these events. That passes.
+		if through = wanted - 1; through < floor {
+			return false, nil
+		}
 	}
 	base, err := k.views.Seal(k.bases, uint64(floor))
 	if err != nil {
-		return err
+		return false, err
 	}
 	k.base.Store(base.Seq)
 	through = min(through, log.Seq(base.Seq))
 	if err := k.events.Truncate(through); err != nil {
-		return err
+		return false, err
 	}
 	k.truncations.Add(1)
 	k.logger.Info("Log truncated", "through", through, "base", base.Path)
-	return k.events.Reclaim(ctx)
+	return true, nil
 }
 
 // due returns the last event that may go by age or size; one below the floor if none may.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -89,7 +90,9 @@ func startKeptOn(t *testing.T, disk vfs.FS, bounds limits) *kept {
 	if err := k.runner.Restore(); err != nil {
 		t.Fatal(err)
 	}
+	k.planning, k.settled, k.wanted = new(sync.Mutex), func() bool { return true }, func() log.Seq { return math.MaxUint64 }
 	k.durable = k.panes.Durable
+	k.forgetter = pane.NewForgetter(k.panes, k.events, k.events.Dictionary())
 	k.bases, k.logger, k.limits = "/data/base", slog.New(slog.DiscardHandler), func() limits { return k.bounds }
 	ctx, cancel := context.WithCancel(context.Background())
 	k.cancel = cancel

@@ -18,8 +18,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/promql/parser"
 
 	"tidemark/log"
 	"tidemark/master"
@@ -27,7 +25,6 @@ import (
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
 	"tidemark/projections/plan"
-	"tidemark/projections/query"
 	"tidemark/projections/series"
 	"tidemark/projections/window"
 	"tidemark/transport/api"
@@ -64,6 +61,7 @@ type node struct {
 	copy    *exactCopy // nil: none is kept
 	ticker  *pane.Ticker
 	gate    *gate
+	fills   *pane.Backfiller
 	lag     *lagMeter
 	pulse   *pulse
 	barrier *barrier
@@ -79,6 +77,8 @@ type node struct {
 	begun     chan struct{} // closed once the start of this process stands in the log
 	reloading sync.Mutex    // one reload at a time
 	current   atomic.Pointer[loaded]
+	planning  sync.Mutex    // held while the log is truncated, and while what a plan event says of the log's floor comes into the log
+	planned   atomic.Uint64 // the last plan event of this process
 }
 
 // loaded is a configuration that was read, with its plan.
@@ -119,6 +119,11 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	}
 	n.keeper = &keeper{
 		events: n.events, durable: n.durable, views: n.views, bases: n.basesPath(), limits: n.limits, logger: logger, since: n.events.Head(),
+		planning: &n.planning, settled: n.settled, wanted: n.panes.Wanted,
+		forgetter: pane.NewForgetter(n.panes, n.events, n.events.Dictionary()),
+	}
+	if b, err := bucket.NewestBase(n.basesPath(), bucket.Options{}); err == nil {
+		n.keeper.base.Store(b.Seq)
 	}
 	n.gate = &gate{
 		events: n.events, lag: lags, ready: n.replayed, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
@@ -132,6 +137,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	}
 	n.pulse = newPulse(n.events.Metrics, n.gate.now)
 	n.ticker = pane.NewTicker(n.panes, tickLog{n.gate})
+	n.fills = pane.NewBackfiller(n.panes, n.events, pane.BackfillOptions{Logger: logger})
 	n.expirer = pane.NewExpirer(n.panes, n.events, logger)
 	n.compact = bucket.NewCompactor(n.views, bucket.CompactorOptions{Logger: logger})
 	if err := n.openMaster(); err != nil {
@@ -295,8 +301,7 @@ func (n *node) close() error {
 
 // startUp marks the start in the log, puts the plan in force and opens the gate. Then it waits until ctx ends.
 func (n *node) startUp(ctx context.Context) error {
-	spec := n.current.Load().plan.Encode()
-	if _, err := n.events.AppendAll(ctx, &log.Start{Reason: log.StartProcess}, &log.Plan{Spec: spec}); err != nil {
+	if _, err := n.putInForce(ctx, n.current.Load().plan, &log.Start{Reason: log.StartProcess}); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -316,6 +321,40 @@ func (n *node) startUp(ctx context.Context) error {
 	n.logger.Info("Ready", "replayed_to", target, "took", time.Since(begin).Round(time.Millisecond))
 	<-ctx.Done()
 	return nil
+}
+
+// putInForce appends a plan, behind what is to come before it. The streams that are new with it begin at the oldest event that the
+// log has now, and none is truncated until the fold knows.
+func (n *node) putInForce(ctx context.Context, p *plan.Plan, before ...log.Body) (log.Seq, error) {
+	n.planning.Lock()
+	defer n.planning.Unlock()
+	floor, newest := n.events.Origin()
+	if floor > 1 && newest == math.MaxInt64 {
+		// Nobody can say from when on what is left in the log is whole.
+		floor = 0
+	}
+	seq, err := n.events.AppendAll(ctx, append(before, &log.Plan{Spec: p.Begin(uint64(floor), newest, n.panes.HandedOver()).Encode()})...)
+	if err == nil {
+		n.planned.Store(uint64(seq))
+	}
+	return seq, err
+}
+
+// settled says whether the fold knows every plan of the log, so that it can say which events it still needs.
+func (n *node) settled() bool {
+	applied, err := n.panes.Applied()
+	return err == nil && n.caughtUp.Load() && uint64(applied) >= n.planned.Load()
+}
+
+// runBackfills folds in the background what plans have added over a history, once replay is done, until ctx ends.
+func (n *node) runBackfills(ctx context.Context) error {
+	if err := n.runner.Wait(ctx, n.events.Head()); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	return n.fills.Run(ctx)
 }
 
 // stopped returns the error that stopped the projection, or nil while it stands.
@@ -365,7 +404,7 @@ func (n *node) reload(ctx context.Context) error {
 	var seq log.Seq
 	if !p.Equal(old.plan) {
 		// Whoever asked may leave, and must not leave open whether the plan stands in the log.
-		if seq, err = n.events.Append(context.WithoutCancel(ctx), &log.Plan{Spec: p.Encode()}); err != nil {
+		if seq, err = n.putInForce(context.WithoutCancel(ctx), p); err != nil {
 			return fmt.Errorf("append the plan: %w", err)
 		}
 	}
@@ -408,69 +447,4 @@ func (n *node) configText() string { return n.current.Load().cfg.String() }
 func (n *node) runtimeState() api.RuntimeState {
 	c := n.current.Load()
 	return api.RuntimeState{Start: n.started, LastConfig: c.at, ReloadOK: c.ok, Retention: fmt.Sprintf("%v or %v of the log", c.cfg.Log.Retention, c.cfg.Log.MaxSize)}
-}
-
-// takesQuantiles says whether an expression reads quantiles of values out of panes.
-func takesQuantiles(text string) bool {
-	expr, err := plan.NewParser().ParseExpr(text)
-	if err != nil {
-		return false // of another version: it says nothing
-	}
-	found := false
-	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
-		if c, ok := n.(*parser.Call); ok && c.Func.Name == "quantile_over_time" {
-			found = true
-		}
-		return nil
-	})
-	return found
-}
-
-// Materializations implements api.Materializations.
-func (n *node) Materializations(ctx context.Context) ([]api.Materialization, error) {
-	_, states, _, err := n.panes.Streams(ctx)
-	if err != nil {
-		return nil, err
-	}
-	stats, err := n.views.Stats()
-	if err != nil {
-		return nil, err
-	}
-	byID := make(map[plan.StreamID]*pane.StreamState, len(states))
-	for i := range states {
-		byID[states[i].ID] = &states[i]
-	}
-	applied, err := n.panes.Applied()
-	if err != nil {
-		return nil, err
-	}
-	p := n.panes.Plan()
-	out := make([]api.Materialization, 0, len(p.Materializations))
-	for i := range p.Materializations {
-		m := &p.Materializations[i]
-		row := api.Materialization{
-			Name: m.Name, Expr: m.Expr, Layout: m.Layout, State: "serving", LagEvents: int64(n.events.Head() - applied),
-			Every: model.Duration(time.Duration(m.EveryMillis) * time.Millisecond).String(),
-		}
-		frontier := int64(math.MaxInt64)
-		for _, id := range m.Streams {
-			st := byID[id]
-			if st == nil {
-				continue
-			}
-			frontier = min(frontier, st.Frontier)
-			row.OpenBuckets += int64(st.Open)
-			row.Pieces += int64(stats[uint64(id)].Pieces)
-			row.Bytes += stats[uint64(id)].Bytes
-		}
-		if frontier != math.MinInt64 {
-			row.Frontier = &frontier
-		}
-		if takesQuantiles(m.Expr) {
-			bound := query.SketchError
-			row.QuantileError = &bound
-		}
-		out = append(out, row)
-	}
-	return out, nil
 }

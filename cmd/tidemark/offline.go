@@ -156,8 +156,9 @@ type folded struct {
 // foldInMemory folds the log up to through over a store that is not written.
 func (o *offline) foldInMemory(ctx context.Context, store *bucket.Store, through log.Seq) (f *folded, err error) {
 	inMemory := foldMode{
-		run:     (*pane.Projection).RunReadOnly,
-		options: func(*pane.Projection, log.Seq) projections.ReplayOptions { return projections.ReplayOptions{} },
+		run:      (*pane.Projection).RunReadOnly,
+		inMemory: true,
+		options:  func(*pane.Projection, log.Seq) projections.ReplayOptions { return projections.ReplayOptions{} },
 	}
 	err = o.replay(ctx, store, through, inMemory, func(p *pane.Projection) (err error) {
 		f, err = describe(ctx, p)
@@ -168,8 +169,9 @@ func (o *offline) foldInMemory(ctx context.Context, store *bucket.Store, through
 
 // foldMode is how a projection is run by replay.
 type foldMode struct {
-	run     func(*pane.Projection, context.Context) error
-	options func(p *pane.Projection, from log.Seq) projections.ReplayOptions
+	run      func(*pane.Projection, context.Context) error
+	inMemory bool // nothing is written
+	options  func(p *pane.Projection, from log.Seq) projections.ReplayOptions
 }
 
 // replay restores a projection over store, folds the log up to through, and shows it to look.
@@ -193,6 +195,10 @@ func (o *offline) replay(ctx context.Context, store *bucket.Store, through log.S
 	done := make(chan error, 1)
 	go func() { done <- mode.run(p, runCtx) }()
 	err = projections.Replay(ctx, o.events, p, at.From, through, mode.options(p, at.From))
+	if err == nil {
+		// A service may still be at it in the background. What it will come to follows from the same events.
+		err = p.Fold(ctx, o.events, mode.inMemory)
+	}
 	if err == nil {
 		err = look(p)
 	}

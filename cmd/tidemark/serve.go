@@ -306,6 +306,7 @@ func (f *serveFlags) runGroup(
 	add(n.outlive(n.expirer.Run))
 	add(n.outlive(n.keeper.run))
 	add(n.outlive(n.runRecorder))
+	add(n.outlive(n.runBackfills))
 	add(n.outlive(n.runMaster))
 	add(n.outlive(n.runner.Run))
 	add(n.outlive(n.panes.Run))
@@ -411,7 +412,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	var exact query.Exact
 	if n.copy != nil {
 		exact = n.copy.samples
-		opts.ExactCopy, opts.Metadata = true, n.copy.samples
+		opts.Copy, opts.Exemplars, opts.TSDB, opts.Metadata = n.copy.samples, n.copy.samples, n.copy.cardinality, n.copy.samples
 	}
 	engine := query.New(n.panes, query.Options{
 		Exact: exact, Live: n.answersLive, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,

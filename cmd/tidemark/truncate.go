@@ -58,7 +58,12 @@ func truncateLog(ctx context.Context, dir string, through log.Seq) (result trunc
 	if err := index.Load(events.Dictionary()); err != nil {
 		return result, err
 	}
-	at, err := pane.New(events, index, views, pane.Options{}).Restore()
+	panes := pane.New(events, index, views, pane.Options{})
+	at, err := panes.Restore()
+	if err != nil {
+		return result, err
+	}
+	wanted, err := wantedEvent(events, panes, at.From)
 	if err != nil {
 		return result, err
 	}
@@ -69,6 +74,8 @@ func truncateLog(ctx context.Context, dir string, through log.Seq) (result trunc
 		return result, fmt.Errorf("the log begins at %d already", floor)
 	case through > at.From:
 		return result, fmt.Errorf("the views reflect the log up to %d only: start the service and let it catch up, or truncate through less", at.From)
+	case through >= wanted:
+		return result, fmt.Errorf("streams that are being folded from the log need its events from %d on: start the service and let it end that, or truncate through less", wanted)
 	case through >= events.Head():
 		return result, fmt.Errorf("the newest event of the log, %d, always stays", events.Head())
 	}

@@ -33,14 +33,17 @@
 //
 //	"m"                                   → format version (1 byte), identity of the log (rest)
 //	"c" shard:1                           → seq:8, state of the shard (projections/pane)
+//	"c" shard:1 generation:8              → the same of a shard of a generation
+//	"g" generation:8                      → seq:8, note of projections/pane: how far a generation came that is folded in the background
 //	"h" seq:8                             → log time:8, and for a write event the hash of its content:16 (a start event has none)
 //	"x" shard:1 name                      → what the shard has counted of an experiment (projections/pane)
 //	"r" space:1 key                       → row of a read model beside the panes (see Rows)
 //	"p" stream:8 block:8 shard:1 seq:8    → piece
-//	"r" stream:8 block:8 shard:1          → the series whose last block in the stream it is, as they were evicted, one behind the other:
+//	"d" stream:8 block:8 shard:1          → the series whose last block in the stream it is, as they were evicted, one behind the other:
 //	                                        ref:uvarint, blocks before it:uvarint, hash of the group:4
 //	"v" ref:8                             → of an evicted series: version:1 = 1, seq:uvarint, streams:uvarint, then each:
 //	                                        stream:8, closure watermark:varint (ms)
+//	"V" generation:8 ref:8                → the same of a series that a later generation has evicted
 //	"w" record:8 step:8                   → recorded step (see Windows)
 //	"l" record:8 number:4                 → label set of an output series: per label, by name, length:uvarint and bytes of name and value
 //	"W"                                   → the newest sequence that any recorded step is as of:8

@@ -13,10 +13,11 @@ import (
 
 // Evicted is what stays of a series that its shard keeps in memory no more.
 type Evicted struct {
-	Ref     uint64
-	Seq     uint64 // the event with which it was evicted
-	Group   uint32 // a hash of what readers may narrow their search by; see EvictedIn
-	Streams []EvictedStream
+	Generation uint64 // of the streams that it leaves; 0: the first
+	Ref        uint64
+	Seq        uint64 // the event with which it was evicted
+	Group      uint32 // a hash of what readers may narrow their search by; see EvictedIn
+	Streams    []EvictedStream
 	// Stays says that the series is in memory still, and only left the streams: what it has there is listed, and it has no record.
 	Stays bool
 }
@@ -41,6 +42,19 @@ const (
 )
 
 func evictedKey(ref uint64) []byte { return binary.BigEndian.AppendUint64([]byte{keyEvicted}, ref) }
+
+// key names the record: those of later generations lie apart.
+func (e *Evicted) key() []byte {
+	if e.Generation == 0 {
+		return evictedKey(e.Ref)
+	}
+	return laterKey(e.Generation, e.Ref)
+}
+
+func laterKey(generation, ref uint64) []byte {
+	b := binary.BigEndian.AppendUint64([]byte{keyLaterGone}, generation)
+	return binary.BigEndian.AppendUint64(b, ref)
+}
 
 // leaveKey names the list of the series whose last block in a stream is the given one.
 func leaveKey(k Key, shard int) []byte {
@@ -106,8 +120,9 @@ func setEvicted(b *pebble.Batch, shard int, evicted []Evicted) error {
 	lists := make(map[Key][]byte)
 	for i := range evicted {
 		e := &evicted[i]
-		if !e.Stays {
-			if err := b.Set(evictedKey(e.Ref), e.encode(), nil); err != nil {
+		// Of a later generation, what had nothing needs no record: no older one could say anything of its streams.
+		if !e.Stays && (e.Generation == 0 || len(e.Streams) > 0) {
+			if err := b.Set(e.key(), e.encode(), nil); err != nil {
 				return err
 			}
 		}
@@ -134,11 +149,14 @@ func appendLeaver(list []byte, e *Evicted, s *EvictedStream) []byte {
 }
 
 // Evicted returns the record of a series that was evicted; false if there is none. That the series is resident again does not show.
-func (s *Store) Evicted(ref uint64) (e Evicted, ok bool, err error) {
+func (s *Store) Evicted(ref uint64) (e Evicted, ok bool, err error) { return s.EvictedOf(0, ref) }
+
+// EvictedOf is Evicted of a generation.
+func (s *Store) EvictedOf(generation, ref uint64) (e Evicted, ok bool, err error) {
 	if err := s.health.readable(); err != nil {
 		return Evicted{}, false, err
 	}
-	v, closer, err := s.db.Get(evictedKey(ref))
+	v, closer, err := s.db.Get((&Evicted{Generation: generation, Ref: ref}).key())
 	if errors.Is(err, pebble.ErrNotFound) {
 		return Evicted{}, false, nil
 	}
@@ -146,6 +164,7 @@ func (s *Store) Evicted(ref uint64) (e Evicted, ok bool, err error) {
 		return Evicted{}, false, fmt.Errorf("bucket: read evicted series: %w", err)
 	}
 	e, err = decodeEvicted(ref, v)
+	e.Generation = generation
 	return e, err == nil, errors.Join(err, closer.Close())
 }
 

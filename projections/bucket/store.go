@@ -24,8 +24,10 @@ const (
 	keyCheckpoint = 'c'
 	keyRecent     = 'h'
 	keyPiece      = 'p'
-	keyLeave      = 'r'
+	keyGeneration = 'g'
+	keyLeave      = 'd'
 	keyEvicted    = 'v'
+	keyLaterGone  = 'V'
 	keyExperiment = 'x'
 
 	defaultCacheBytes    = 64 << 20
@@ -169,7 +171,8 @@ type Checkpoint struct {
 	State  []byte
 	Tables []*Table // what was closed since the last checkpoint that was committed, oldest first
 
-	Experiments []ExperimentRow // those that have changed since the last checkpoint that was committed
+	Generations []GenerationState // of the generations that the shard's fold has taken over
+	Experiments []ExperimentRow   // those that have changed since the last checkpoint that was committed
 
 	Recent     []Recent // writes and starts up to Seq that no checkpoint holds yet, in any order
 	KeepRecent uint64   // those before this sequence are dropped
@@ -206,6 +209,9 @@ func (s *Store) Commit(c Checkpoint) error {
 		}
 	}
 	if err := setRecent(b, c.Recent, c.KeepRecent); err != nil {
+		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
+	}
+	if err := setGenerations(b, c.Shard, c.Generations); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
 	if err := setEvicted(b, c.Shard, c.Evicted); err != nil {
@@ -343,18 +349,7 @@ func (s *Store) Flush(ctx context.Context) error {
 
 // State returns the newest checkpoint of a shard; ok is false if there is none.
 func (s *Store) State(shard int) (seq uint64, state []byte, ok bool, err error) {
-	v, closer, err := s.db.Get([]byte{keyCheckpoint, byte(shard)})
-	if errors.Is(err, pebble.ErrNotFound) {
-		return 0, nil, false, nil
-	}
-	if err != nil {
-		return 0, nil, false, fmt.Errorf("bucket: read checkpoint of shard %d: %w", shard, err)
-	}
-	defer closer.Close()
-	if len(v) < 8 {
-		return 0, nil, false, fmt.Errorf("%w: checkpoint of shard %d has %d bytes", ErrDamaged, shard, len(v))
-	}
-	return binary.BigEndian.Uint64(v), bytes.Clone(v[8:]), true, nil
+	return s.sequenced([]byte{keyCheckpoint, byte(shard)}, fmt.Sprintf("shard %d", shard))
 }
 
 // Newest returns the newest sequence that any checkpoint reflects; 0 if there is none.

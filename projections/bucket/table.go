@@ -55,8 +55,15 @@ type chunk struct {
 	data    []byte
 }
 
-// maxChunkBytes bounds one chunk so that offsets fit and growth never copies much.
-const maxChunkBytes = 4 << 20
+// A chunk is made with room for so many entries, twice as many as the one before it in its block, and is hardly ever moved: growing
+// one as a slice grows would copy what was put several times over.
+const (
+	minChunkEntries = 8
+	maxChunkEntries = 1 << 14
+	maxChunkBytes   = 4 << 20 // but for panes so large that the least number of them takes more
+	// chunkPaneBytes is what a pane is taken to need before any was seen.
+	chunkPaneBytes = 16
+)
 
 // Table holds what a shard closed since its last checkpoint. One goroutine puts; readers work on views taken by it.
 type Table struct {
@@ -103,10 +110,17 @@ func (t *Table) note(k Key, e entry) {
 // chunk returns the chunk to append to.
 func (t *Table) chunk(k Key) *chunk {
 	cs := t.blocks[k]
-	if n := len(cs); n > 0 && len(cs[n-1].data) < maxChunkBytes {
-		return cs[n-1]
+	entries, each := minChunkEntries, chunkPaneBytes
+	if n := len(cs); n > 0 {
+		last := cs[n-1]
+		each = len(last.data)/len(last.entries) + 1
+		each += each / 2
+		if len(last.entries) < cap(last.entries) && cap(last.data)-len(last.data) >= each {
+			return last
+		}
+		entries = max(minChunkEntries, min(2*len(last.entries), maxChunkEntries, maxChunkBytes/each))
 	}
-	c := &chunk{}
+	c := &chunk{entries: make([]entry, 0, entries), data: make([]byte, 0, entries*each)}
 	t.blocks[k] = append(cs, c)
 	return c
 }

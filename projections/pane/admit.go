@@ -1,7 +1,11 @@
 package pane
 
 import (
+	"cmp"
+	"iter"
 	"slices"
+
+	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
@@ -10,41 +14,54 @@ import (
 // What the fold must not do itself, because it does no I/O, is done here, in the worker, before and after each event: the label set and
 // the record of a series that is not in memory are looked up before, and what was evicted is taken over after.
 
+// goneKey names a series that a generation has evicted.
+type goneKey struct {
+	generation uint64
+	ref        log.SeriesRef
+}
+
+// each yields the worker's shards of one number: of the first generation, and of those that were taken over.
+func (w *worker) each(id int) iter.Seq[*Shard] {
+	return func(yield func(*Shard) bool) {
+		if w.shards[id] == nil || !yield(w.shards[id]) {
+			return
+		}
+		for _, h := range w.hosted {
+			if h.shards[id] != nil && !yield(h.shards[id]) {
+				return
+			}
+		}
+	}
+}
+
 // admit makes the series that an event names resident, and has the records of those that were evicted earlier at hand.
 func (w *worker) admit(ev *log.Event) error {
 	b, ok := ev.Body.(*log.Write)
 	if !ok {
 		return nil
 	}
-	for _, s := range w.shards {
-		if s != nil {
+	for id := range Shards {
+		for s := range w.each(id) {
 			clear(s.returning)
 		}
 	}
 	for ref := range namedIn(b) {
-		s := w.shards[ShardOf(ref)]
-		if s == nil || s.seq >= ev.Seq || s.slots.get(ref) != 0 {
-			continue
-		}
-		if err := w.admitSeries(s, ref, b); err != nil {
-			return err
+		for s := range w.each(ShardOf(ref)) {
+			if s.seq >= ev.Seq || s.slots.get(ref) != 0 {
+				continue
+			}
+			if err := w.admitSeries(s, ref, b); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
 func (w *worker) admitSeries(s *Shard, ref log.SeriesRef, b *log.Write) error {
-	if i, ok := slices.BinarySearchFunc(b.Defs, ref, func(d log.SeriesDef, ref log.SeriesRef) int {
-		switch {
-		case d.Ref < ref:
-			return -1
-		case d.Ref > ref:
-			return 1
-		}
-		return 0
-	}); ok {
+	if ls, ok := definedIn(b, ref); ok {
 		// It was never named before, so nothing was ever evicted.
-		w.p.index.Add(ref, b.Defs[i].Labels)
+		w.p.index.Add(ref, ls)
 		return nil
 	}
 	ls, ok, err := w.p.index.Find(ref)
@@ -52,10 +69,23 @@ func (w *worker) admitSeries(s *Shard, ref log.SeriesRef, b *log.Write) error {
 		return err // the fold says that no event has defined it
 	}
 	w.p.index.Add(ref, ls)
-	sh := w.shelves[s.id]
-	e := sh.gone[ref]
+	return s.remember(ref, w.shelves[s.id].gone, w.p.store)
+}
+
+// definedIn returns the label set of a series that a write defines.
+func definedIn(b *log.Write, ref log.SeriesRef) (labels.Labels, bool) {
+	i, ok := slices.BinarySearchFunc(b.Defs, ref, func(d log.SeriesDef, ref log.SeriesRef) int { return cmp.Compare(d.Ref, ref) })
+	if !ok {
+		return labels.EmptyLabels(), false
+	}
+	return b.Defs[i].Labels, true
+}
+
+// remember has the record of a series at hand, if the shard has evicted it.
+func (s *Shard) remember(ref log.SeriesRef, gone map[goneKey]*bucket.Evicted, store *bucket.Store) error {
+	e := gone[goneKey{uint64(s.generation), ref}]
 	if e == nil {
-		stored, ok, err := w.p.store.Evicted(uint64(ref))
+		stored, ok, err := store.EvictedOf(uint64(s.generation), uint64(ref))
 		if err != nil || !ok {
 			return err
 		}
@@ -68,27 +98,44 @@ func (w *worker) admitSeries(s *Shard, ref log.SeriesRef, b *log.Write) error {
 	return nil
 }
 
-// collect takes over what the shards have evicted.
+// collect takes over what the shards have evicted. A series that no generation has in memory any more is no longer resident.
 func (w *worker) collect() {
-	for id, s := range w.shards {
-		if s == nil || len(s.evicted) == 0 {
-			continue
+	for id := range Shards {
+		for s := range w.each(id) {
+			w.collectFrom(s)
 		}
-		sh := w.shelves[id]
-		var refs []log.SeriesRef
-		if sh.gone == nil {
-			sh.gone = make(map[log.SeriesRef]*bucket.Evicted)
-		}
-		for i := range s.evicted {
-			if e := &s.evicted[i]; !e.Stays {
-				refs = append(refs, log.SeriesRef(e.Ref))
-				sh.gone[log.SeriesRef(e.Ref)] = e
+	}
+}
+
+func (w *worker) collectFrom(s *Shard) {
+	if len(s.evicted) == 0 {
+		return
+	}
+	refs := w.shelves[s.id].depart(s)
+	w.p.index.Evict(slices.DeleteFunc(refs, func(ref log.SeriesRef) bool {
+		for other := range w.each(s.id) {
+			if other.slots.get(ref) != 0 {
+				return true
 			}
 		}
-		sh.evicted = append(sh.evicted, s.evicted...)
-		s.evicted = nil
-		w.p.index.Evict(refs)
+		return false
+	}))
+}
+
+// depart takes over what a shard has evicted, and returns the series that are out of its memory.
+func (sh *shelf) depart(s *Shard) (refs []log.SeriesRef) {
+	if sh.gone == nil {
+		sh.gone = make(map[goneKey]*bucket.Evicted)
 	}
+	for i := range s.evicted {
+		if e := &s.evicted[i]; !e.Stays {
+			refs = append(refs, log.SeriesRef(e.Ref))
+			sh.gone[goneKey{e.Generation, log.SeriesRef(e.Ref)}] = e
+		}
+	}
+	sh.evicted = append(sh.evicted, s.evicted...)
+	s.evicted = nil
+	return refs
 }
 
 // writing returns the records that the next checkpoint writes, and the bytes of those that none has tried to write before.
@@ -105,8 +152,9 @@ func (sh *shelf) stand(written []bucket.Evicted) (bytes int64) {
 	for i := range written {
 		e := &written[i]
 		bytes += e.Bytes()
-		if now := sh.gone[log.SeriesRef(e.Ref)]; now != nil && now.Seq == e.Seq {
-			delete(sh.gone, log.SeriesRef(e.Ref))
+		key := goneKey{e.Generation, log.SeriesRef(e.Ref)}
+		if now := sh.gone[key]; now != nil && now.Seq == e.Seq {
+			delete(sh.gone, key)
 		}
 	}
 	sh.evicted = slices.Clone(sh.evicted[len(written):])

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -25,14 +26,18 @@ type checkpointStats struct {
 	rounds   atomic.Uint64
 }
 
-// Durable returns the sequence from which a restart after a crash replays, at most.
+// Durable returns the sequence from which a restart after a crash replays, at most. Generations that are folded in the background
+// may ask for earlier events; see Wanted.
 func (p *Projection) Durable() log.Seq { return log.Seq(p.ckpt.durable.Load()) }
+
+// Wanted returns the first event that a restart after a crash would ask the log for, at most.
+func (p *Projection) Wanted() log.Seq { return min(p.Durable()+1, p.backfills.wanted()) }
 
 // CheckpointFailures returns the number of consecutive failures to write a checkpoint.
 func (p *Projection) CheckpointFailures() uint64 { return p.ckpt.failures.Load() }
 
 // Waiting returns the bytes of closed buckets, records of evicted series and hashes of writes that checkpoints have tried, and failed so far, to write.
-func (p *Projection) Waiting() int64 { return p.waiting.Load() }
+func (p *Projection) Waiting() int64 { return p.waiting.Load() + p.recent.spilled() }
 
 // checkpointLoop writes one shard after the other, spread over the interval, and flushes after each round. A failure is
 // logged and counted, and the shard is tried again in the next round; what it closed stays readable in memory.
@@ -101,13 +106,13 @@ func (p *Projection) visitShard(ctx context.Context, id int, f func(*Shard, *she
 // checkpointShard freezes a shard in its worker, writes it beside it, and drops what was written from memory (P7).
 func (p *Projection) checkpointShard(ctx context.Context, id int) error {
 	var c bucket.Checkpoint
-	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { c = p.freeze(s, sh) }); err != nil {
+	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { p.freeze(&c, s, sh) }); err != nil {
 		return fmt.Errorf("freeze shard %d: %w", id, err)
 	}
 	if err := p.commit(c); err != nil {
 		return err
 	}
-	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { p.release(s, sh, c) }); err != nil {
+	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { p.release(s, sh, &c) }); err != nil {
 		return fmt.Errorf("release shard %d: %w", id, err)
 	}
 	return nil
@@ -128,34 +133,53 @@ func (p *Projection) commit(c bucket.Checkpoint) error {
 	return nil
 }
 
-// freeze takes a shard's state, and moves its table to those that are on their way to disk.
-func (p *Projection) freeze(s *Shard, sh *shelf) bucket.Checkpoint {
+// freeze takes the state of a shard into a checkpoint, and moves its table to those that are on their way to disk. It is called
+// for the shard of the first generation and then for those of the others that were taken over.
+func (p *Projection) freeze(c *bucket.Checkpoint, s *Shard, sh *shelf) {
+	p.shelve(s, sh)
+	if plantedCheckpointAhead && p.events.Head() > s.seq {
+		s.seq++
+		defer func() { s.seq-- }()
+	}
+	if s.generation == 0 {
+		c.Shard, c.Seq, c.State = s.id, uint64(s.seq), s.Encode()
+		c.Experiments, c.Generations = s.experimentRows(sh.pieceSeq), slices.Clone(sh.finals)
+		var fresh int64
+		c.Evicted, fresh = sh.writing()
+		p.waiting.Add(fresh)
+	} else {
+		c.Generations = append(c.Generations, bucket.GenerationState{Generation: uint64(s.generation), Seq: uint64(s.seq), State: s.Encode()})
+	}
+	c.Tables = slices.Clone(sh.leaving)
+}
+
+// shelve moves a shard's table to those that are on their way to disk.
+func (p *Projection) shelve(s *Shard, sh *shelf) {
 	if s.table.Len() > 0 {
 		p.waiting.Add(int64(s.table.Bytes()))
 		sh.leaving = append(sh.leaving, s.table)
 		s.table = bucket.NewTable()
 	}
-	evicted, fresh := sh.writing()
-	if plantedCheckpointAhead && p.events.Head() > s.seq {
-		s.seq++
-		defer func() { s.seq-- }()
-	}
-	p.waiting.Add(fresh)
-	return bucket.Checkpoint{
-		Shard: s.id, Seq: uint64(s.seq), State: s.Encode(),
-		Tables: append([]*bucket.Table(nil), sh.leaving...), Experiments: s.experimentRows(sh.pieceSeq), Evicted: evicted,
-	}
 }
 
 // release forgets what now stands in pieces.
-func (p *Projection) release(s *Shard, sh *shelf, c bucket.Checkpoint) {
+func (p *Projection) release(s *Shard, sh *shelf, c *bucket.Checkpoint) {
+	if s.generation != 0 {
+		return // once for all
+	}
 	s.experimentsSaved(log.Seq(c.Seq))
 	for _, t := range c.Tables {
 		p.waiting.Add(-int64(t.Bytes()))
 	}
-	sh.leaving = append([]*bucket.Table(nil), sh.leaving[len(c.Tables):]...)
+	sh.leaving = slices.Clone(sh.leaving[len(c.Tables):])
 	p.waiting.Add(-sh.stand(c.Evicted))
 	sh.pieceSeq = log.Seq(c.Seq)
+	sh.finals = slices.DeleteFunc(sh.finals, func(f bucket.GenerationState) bool {
+		return slices.ContainsFunc(c.Generations, func(g bucket.GenerationState) bool { return g.Generation == f.Generation })
+	})
+	for _, g := range c.Generations {
+		p.backfills.saved(log.Seq(g.Generation), s.id)
+	}
 }
 
 // flush makes the committed checkpoints durable.
@@ -163,7 +187,7 @@ func (p *Projection) flush(ctx context.Context) error {
 	least := log.Seq(0)
 	for id := range Shards {
 		if err := p.visitShard(ctx, id, func(_ *Shard, sh *shelf) {
-			if id == 0 || sh.pieceSeq < least {
+			if id == 0 || sh.pieceSeq < least { // for one shard always the same
 				least = sh.pieceSeq
 			}
 		}); err != nil {
@@ -172,9 +196,11 @@ func (p *Projection) flush(ctx context.Context) error {
 	}
 	bound, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
+	flushed := p.backfills.flushing()
 	if err := p.store.Flush(bound); err != nil {
 		return err
 	}
+	flushed()
 	p.ckpt.durable.Store(uint64(least))
 	p.store.Durable(uint64(least))
 	p.recent.durable(least)
@@ -192,12 +218,16 @@ func (p *Projection) finalCheckpoint() error {
 			if s == nil {
 				continue
 			}
-			c := p.freeze(s, w.shelves[id])
+			var c bucket.Checkpoint
+			p.freeze(&c, s, w.shelves[id])
+			for _, h := range w.hosted {
+				p.freeze(&c, h.shards[id], w.shelves[id])
+			}
 			if err := p.commit(c); err != nil {
 				failed = cmp.Or(failed, err)
 				continue
 			}
-			p.release(s, w.shelves[id], c)
+			p.release(s, w.shelves[id], &c)
 		}
 	}
 	if err := cmp.Or(failed, p.store.Flush(ctx)); err != nil {

@@ -33,12 +33,17 @@ func (d *Sum) add(h xxh3.Uint128) {
 // String prints the digest in hexadecimal with the number of buckets.
 func (d Sum) String() string { return fmt.Sprintf("%016x%016x/%d", d.Hi, d.Lo, d.Buckets) }
 
-// Digest is the logical digest of everything published, as of one sequence.
+// Digest is the logical digest of everything published, as of one sequence. Streams that are still being folded from the log have no
+// part in it: whoever compares digests folds them first (Fold).
 type Digest struct {
 	Seq     log.Seq
 	All     Sum
-	Streams map[plan.StreamID]Sum
+	Streams map[plan.StreamID]Sum // by the stream's key, which names streams that are no longer planned too
+	Keys    map[plan.StreamID]uint64
 }
+
+// Of returns the digest of a stream of the plan.
+func (d *Digest) Of(id plan.StreamID) Sum { return d.Streams[plan.StreamID(d.Keys[id])] }
 
 // indexGrid numbers buckets by their place on the grid, whatever the grid is, so that streams that are no longer planned
 // have a digest too.
@@ -48,17 +53,26 @@ var indexGrid = bucket.Grid{Width: 1}
 func (p *Projection) Digest(ctx context.Context) (Digest, error) {
 	var views [Shards]bucket.ShardView
 	var expired map[plan.StreamID]expiry
+	keys := make(map[plan.StreamID]uint64)
 	defer p.store.Pin()() // before the views are taken, until they are read
 	seq, err := p.cut(ctx, func(s *Shard, sh *shelf) {
-		if s.id == 0 {
-			expired = maps.Clone(s.expired)
-		}
 		v := &views[s.id]
-		v.PieceSeq = uint64(sh.pieceSeq)
-		for _, t := range sh.leaving {
-			t.AddAll(&v.View)
+		v.PieceSeq = sh.visible()
+		if s.generation == 0 {
+			for _, t := range sh.leaving {
+				t.AddAll(&v.View)
+			}
 		}
 		s.table.AddAll(&v.View)
+		if s.id != 0 {
+			return
+		}
+		if s.generation == 0 {
+			expired = maps.Clone(s.expired)
+		}
+		for _, st := range s.streams {
+			keys[st.spec.ID] = st.key
+		}
 	})
 	if err != nil {
 		return Digest{}, err
@@ -76,7 +90,7 @@ func (p *Projection) Digest(ctx context.Context) (Digest, error) {
 			ids[id] = struct{}{}
 		}
 	}
-	d := Digest{Seq: seq, Streams: make(map[plan.StreamID]Sum, len(ids))}
+	d := Digest{Seq: seq, Streams: make(map[plan.StreamID]Sum, len(ids)), Keys: keys}
 	const far = math.MaxInt64 / 4
 	var buf []byte
 	for id := range ids {

@@ -24,7 +24,7 @@ const (
 	// evictRetry is how much later, in ms of log time, a series is looked at again that is due and still has an open bucket.
 	evictRetry = 10_000
 	// leastUnwantedStay is how long at least a series that no stream takes is remembered, in ms of log time; up to twice that.
-	leastUnwantedStay = 10 * 60 * 1000
+	leastUnwantedStay = 60 * 1000
 	// noEnd is the first bucket end of a member that has none.
 	noEnd = math.MaxInt64
 )
@@ -127,7 +127,7 @@ func (s *Shard) releaseExperiment(name string) {
 // evict takes a series out of the shard and leaves its record.
 func (s *Shard) evict(idx int32) {
 	sr := &s.series[idx]
-	e := bucket.Evicted{Ref: uint64(sr.ref), Seq: uint64(s.seq), Group: groupOf(sr.experiment)}
+	e := bucket.Evicted{Generation: uint64(s.generation), Ref: uint64(sr.ref), Seq: uint64(s.seq), Group: groupOf(sr.experiment)}
 	for i := range sr.members {
 		m := &sr.members[i]
 		m.stream.seriesN--
@@ -143,7 +143,7 @@ func (s *Shard) evict(idx int32) {
 
 // record says what stays of a member, which has nothing open any more.
 func (m *member) record() bucket.EvictedStream {
-	out := bucket.EvictedStream{Stream: uint64(m.stream.spec.ID), Closed: m.c}
+	out := bucket.EvictedStream{Stream: m.stream.key, Closed: m.c}
 	last := m.stream.floorEnd(m.c)
 	if last < m.c {
 		last = satAdd(last, m.stream.width)
@@ -159,7 +159,7 @@ func (m *member) record() bucket.EvictedStream {
 
 // leave takes a series out of streams that leave the plan. What it has published there stands, and is listed.
 func (s *Shard) leave(sr *seriesState, old map[plan.StreamID]*stream) {
-	e := bucket.Evicted{Ref: uint64(sr.ref), Seq: uint64(s.seq), Group: groupOf(sr.experiment), Stays: true}
+	e := bucket.Evicted{Generation: uint64(s.generation), Ref: uint64(sr.ref), Seq: uint64(s.seq), Group: groupOf(sr.experiment), Stays: true}
 	sr.members = slices.DeleteFunc(sr.members, func(m member) bool {
 		if old[m.stream.spec.ID] != m.stream {
 			return false
@@ -178,7 +178,7 @@ func (s *Shard) leave(sr *seriesState, old map[plan.StreamID]*stream) {
 // anew with every series.
 func (m *member) returned(e *bucket.Evicted) {
 	for _, s := range e.Streams {
-		if s.Stream == uint64(m.stream.spec.ID) && log.Seq(e.Seq) >= m.stream.joined {
+		if s.Stream == m.stream.key && log.Seq(e.Seq) >= m.stream.joined {
 			m.c, m.tailFloor = s.Closed, s.Closed
 		}
 	}
@@ -207,7 +207,7 @@ func (s *Shard) forgetUnwanted() {
 		case unwanted:
 			return unwantedOld
 		case unwantedOld:
-			s.evicted = append(s.evicted, bucket.Evicted{Ref: uint64(ref), Seq: uint64(s.seq)})
+			s.evicted = append(s.evicted, bucket.Evicted{Generation: uint64(s.generation), Ref: uint64(ref), Seq: uint64(s.seq)})
 			delete(s.unwanted, ref)
 			return 0
 		}

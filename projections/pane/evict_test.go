@@ -255,3 +255,21 @@ func firstDifference(got, want string) string {
 	}
 	return fmt.Sprintf("%d lines, want %d", len(g), len(w))
 }
+
+// What is forgotten of writes while no checkpoint can be written counts as waiting, so that writes are refused before it has no bound, and
+// is given back once a checkpoint is written.
+func TestForgottenWritesCountAsWaiting(t *testing.T) {
+	r := newRecentWrites()
+	for i := range 1000 {
+		var h log.Hash
+		h[0], h[1] = byte(i), byte(i>>8)
+		r.judge([]*log.Event{{Seq: log.Seq(i + 1), LogTime: int64(i) * recentSpan, Body: &log.Write{Hash: h}}})
+	}
+	if len(r.spill) < 990 || r.spilled() < 990*40 {
+		t.Fatalf("%d writes were forgotten, %d bytes wait", len(r.spill), r.spilled())
+	}
+	r.saved(1000)
+	if r.spilled() != 0 {
+		t.Errorf("%d bytes wait after a checkpoint", r.spilled())
+	}
+}

@@ -11,6 +11,9 @@ import (
 	"tidemark/projections/plan"
 )
 
+// Experiments are counted by the shards of the first generation, with the streams that these fold: what streams of later generations
+// hold of an experiment is not among its buckets.
+
 // experiment is what one shard has counted of one experiment: the series that carry one value of the experiment label. It stands
 // in the shard's checkpoint (P7), as a row of its own, so that a checkpoint writes those that have changed and no others.
 type experiment struct {
@@ -99,6 +102,9 @@ func (s *Shard) changed(x *experiment) { x.version = s.seq }
 
 // defined counts a series, at the event that defines it.
 func (s *Shard) defined(ls labels.Labels) {
+	if s.generation != 0 {
+		return
+	}
 	x := s.ofName(s.experimentOf(ls))
 	x.series++
 	s.changed(x)
@@ -111,16 +117,10 @@ func (s *Shard) accepted(x *experiment, ev *log.Event, n uint64) {
 	s.changed(x)
 }
 
-// unplannedRun counts what one event says of a series that no stream takes.
-func (s *Shard) unplannedRun(ev *log.Event, ref log.SeriesRef, vs []float64, histograms []int64) {
-	n := uint64(0)
-	for _, v := range vs {
-		if !isStale(v) {
-			n++
-		}
-	}
-	s.unplanned += n
-	if len(vs)+len(histograms) == 0 || s.corrupt != nil {
+// untaken counts what one event says of a series that no stream of the shard takes.
+func (s *Shard) untaken(ev *log.Event, ref log.SeriesRef, vs []float64, histograms []int64) {
+	n := s.countUnplanned(ref, vs)
+	if len(vs)+len(histograms) == 0 || s.corrupt != nil || s.generation != 0 {
 		return
 	}
 	if x := s.ofRef(ref); x != nil {
@@ -130,6 +130,9 @@ func (s *Shard) unplannedRun(ev *log.Event, ref log.SeriesRef, vs []float64, his
 
 // openedOne counts an open bucket of a series.
 func (s *Shard) openedOne(sr *seriesState) {
+	if s.generation != 0 {
+		return
+	}
 	x := s.of(sr)
 	if x.pending++; x.pending == 1 {
 		s.pending[x.name] = x
@@ -143,7 +146,7 @@ func (s *Shard) openedOne(sr *seriesState) {
 
 // shutSome counts n open buckets of a series as closed; they are no longer among those of its members.
 func (s *Shard) shutSome(sr *seriesState, n int) {
-	if n == 0 {
+	if n == 0 || s.generation != 0 {
 		return
 	}
 	x := s.of(sr)
@@ -172,6 +175,9 @@ func bucketNumber(g bucket.Grid, end int64) int64 { return (end - g.Origin) / g.
 
 // correctedOne counts a correction of the bucket that ends at e.
 func (s *Shard) correctedOne(sr *seriesState, st *stream, e int64) {
+	if s.generation != 0 {
+		return
+	}
 	x := s.of(sr)
 	i, ok := slices.BinarySearchFunc(x.corrections, correctedBucket{stream: st.spec.ID, end: e}, compareCorrected)
 	if !ok {
@@ -197,6 +203,9 @@ func compareCorrected(a, b correctedBucket) int {
 
 // closedThrough moves what is closed of a series' stream from one closure watermark to a later one.
 func (s *Shard) closedThrough(sr *seriesState, m *member, before int64) {
+	if s.generation != 0 {
+		return
+	}
 	e := m.stream.floorEnd(m.c)
 	if e > m.c {
 		return // the watermark is before all that a grid reaches
@@ -271,8 +280,8 @@ func (s *Shard) retire(b *log.ExperimentRetired) {
 	if x == nil {
 		return // it has no series here
 	}
-	s.releaseExperiment(b.Experiment)
 	if x.version <= b.AtVersion && x.pending == 0 && len(x.corrections) == 0 {
+		s.releaseExperiment(x.name)
 		s.drop(x)
 		return
 	}
@@ -323,6 +332,9 @@ func (x *experiment) outstanding() (all, worst uint64) {
 // recount counts open buckets anew, after the plan has changed. Under another experiment label everything begins anew: series
 // that are in memory are counted under their new names, and what was counted before is gone.
 func (s *Shard) recount(relabelled bool) {
+	if s.generation != 0 {
+		return
+	}
 	before := make(map[string]int, len(s.stats))
 	if relabelled {
 		for _, x := range s.stats {

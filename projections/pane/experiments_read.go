@@ -40,6 +40,9 @@ func (p *Projection) ExperimentVersions(ctx context.Context) (log.Seq, map[strin
 	}
 	var parts [Shards][]entry
 	seq, err := p.cut(ctx, func(s *Shard, _ *shelf) {
+		if s.generation != 0 {
+			return
+		}
 		out := make([]entry, 0, len(s.stats))
 		for name, x := range s.stats {
 			out = append(out, entry{name, x.version})

@@ -12,7 +12,7 @@ import (
 	"tidemark/projections/plan"
 )
 
-// expiry is what retention has removed of one stream: the buckets with E ≤ through.
+// expiry is what retention has removed of one stream: the buckets with E ≤ through. Streams are named by their keys here; see streamKey.
 type expiry struct {
 	grid    bucket.Grid
 	through int64   // ms, on the grid
@@ -33,7 +33,10 @@ func (s *Shard) expire(b *log.Expired) {
 	id := plan.StreamID(b.Stream)
 	grid := bucket.Grid{Origin: b.Origin, Width: b.Width}
 	old, known := s.expired[id]
-	st := s.stream(id)
+	st := s.stored(b.Stream)
+	if s.generation != 0 && st == nil {
+		return // the first generation's shards keep what retention has removed of all others
+	}
 	if known && old.grid != grid || st != nil && st.grid != grid {
 		s.corrupt = fmt.Errorf("pane: event %d expires stream %s on another grid than its own", s.seq, id)
 		return
@@ -71,6 +74,16 @@ func (s *Shard) expire(b *log.Expired) {
 			}
 		}
 	}
+}
+
+// stored returns the stream by the name under which its buckets are stored; nil if this shard does not fold it now.
+func (s *Shard) stored(key uint64) *stream {
+	for _, st := range s.streams {
+		if st.key == key {
+			return st
+		}
+	}
+	return nil
 }
 
 // forgetExperiments drops what barriers proved for experiments of which nothing is retained at those times.
@@ -145,7 +158,7 @@ func (s *Shard) decodeExpired(d *decoder) {
 			s.expired = make(map[plan.StreamID]expiry)
 		}
 		s.expired[id] = x
-		if st := s.stream(id); st != nil {
+		if st := s.stored(uint64(id)); st != nil {
 			st.expire(x.through)
 		}
 	}

@@ -1,12 +1,15 @@
 package pane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -111,48 +114,56 @@ func (x *Expirer) clear(v *retentionView) error {
 	return errors.Join(errs...)
 }
 
-// retentionView is what retention needs to know of the fold, as of one sequence.
+// retentionView is what retention needs to know of the fold, as of one sequence. Streams are named by their keys.
 type retentionView struct {
-	planned []plan.Stream
-	newest  map[plan.StreamID]int64 // event time of a planned stream, clamped by the wall time of its events, ms
+	planned []plannedStream
 	expired map[plan.StreamID]expiry
 	former  map[plan.StreamID]former
 	maxT    int64 // largest sample time of all, ms
+
+	generations []log.Seq // the later ones
+}
+
+// plannedStream is a stream of the plan that is being folded.
+type plannedStream struct {
+	key       plan.StreamID
+	grid      bucket.Grid
+	retention int64 // ms
+	newest    int64 // event time, clamped by the wall time of its events, ms
 }
 
 // survey takes a retentionView.
 func (p *Projection) survey(ctx context.Context) (*retentionView, error) {
-	type part struct {
-		maxC   []int64
-		proven int64
-	}
-	var parts [Shards]part
-	v := &retentionView{newest: make(map[plan.StreamID]int64), expired: make(map[plan.StreamID]expiry), former: make(map[plan.StreamID]former)}
+	v := &retentionView{expired: make(map[plan.StreamID]expiry), former: make(map[plan.StreamID]former)}
+	var mu sync.Mutex
+	at := make(map[plan.StreamID]int)
 	if _, err := p.cut(ctx, func(s *Shard, _ *shelf) {
-		parts[s.id].proven = s.proven
+		mu.Lock()
+		defer mu.Unlock()
 		for _, st := range s.streams {
-			parts[s.id].maxC = append(parts[s.id].maxC, st.maxC)
+			key := plan.StreamID(st.key)
+			i, ok := at[key]
+			if !ok {
+				i = len(v.planned)
+				at[key] = i
+				v.planned = append(v.planned, plannedStream{key: key, grid: st.grid, newest: math.MinInt64})
+			}
+			v.planned[i].retention = st.spec.RetentionMillis
+			v.planned[i].newest = max(v.planned[i].newest, st.maxC, s.proven)
 		}
-		if s.id != 0 {
+		if s.id != 0 || s.generation != 0 {
 			return
 		}
-		v.planned, v.maxT = slices.Clone(s.plan.Streams), s.maxT
-		for id, e := range s.expired {
-			v.expired[id] = e
+		v.maxT = s.maxT
+		for i := range s.generations {
+			v.generations = append(v.generations, s.generations[i].id)
 		}
-		for id, f := range s.former {
-			v.former[id] = f
-		}
+		maps.Copy(v.expired, s.expired)
+		maps.Copy(v.former, s.former)
 	}); err != nil {
 		return nil, err
 	}
-	for i := range v.planned {
-		t := int64(math.MinInt64)
-		for _, part := range parts {
-			t = max(t, part.maxC[i], part.proven)
-		}
-		v.newest[v.planned[i].ID] = t
-	}
+	slices.SortFunc(v.planned, func(a, b plannedStream) int { return cmp.Compare(a.key, b.key) })
 	return v, nil
 }
 
@@ -177,8 +188,7 @@ func (v *retentionView) due(store *bucket.Store, logTime int64) ([]log.Body, err
 	}
 	for i := range v.planned {
 		st := &v.planned[i]
-		g := bucket.Grid{Origin: st.OriginMillis, Width: st.PaneMillis}
-		if err := add(st.ID, g, satSub(v.newest[st.ID], st.RetentionMillis)); err != nil {
+		if err := add(st.key, st.grid, satSub(st.newest, st.retention)); err != nil {
 			return nil, err
 		}
 	}

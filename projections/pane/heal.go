@@ -89,12 +89,13 @@ func (h *Healing) StreamIDs() []plan.StreamID { return slices.Sorted(maps.Keys(h
 // healedBucket is what a heal makes of one bucket.
 type healedBucket struct {
 	lateBucket
-	grid    bucket.Grid
-	pane    []byte  // encoded
-	samples uint64  // refused since the heal before
-	since   log.Seq // the event that planned its stream
-	changed bool    // the pane is not the one that stands
-	marked  bool    // it was marked incomplete
+	experiment string
+	grid       bucket.Grid
+	pane       []byte  // encoded
+	samples    uint64  // refused since the heal before
+	since      log.Seq // the event that planned its stream
+	changed    bool    // the pane is not the one that stands
+	marked     bool    // it was marked incomplete
 }
 
 // heal applies a heal event: what stands from here on, and that it has changed.
@@ -119,7 +120,7 @@ func (s *Shard) heal(b *log.Heal, h *Healing) {
 		block, pos := hb.grid.Locate(hb.end)
 		k := bucket.Key{Stream: uint64(hb.stream), Block: block}
 		if hb.changed {
-			if x := s.ofRef(hb.ref); x != nil {
+			if x := s.stats[hb.experiment]; x != nil { // one that is retired does not return by it
 				s.publishedOne(x, hb.stream, hb.grid, hb.end)
 			}
 			s.table.Put(k, uint64(hb.ref), pos, func(dst []byte) []byte { return append(dst, hb.pane...) })
@@ -296,7 +297,7 @@ func (h *shadow) fold(s *Shard, sr *seriesState, m *member, e int64) {
 	stood := foldBucket(sr, m.stream, e, ours[:firstAfter(ours, h.healed)])
 	now := foldBucket(sr, m.stream, e, ours)
 	h.found[b] = &healedBucket{
-		lateBucket: b, grid: m.stream.grid, pane: now, samples: uint64(len(late) - firstAfter(late, h.healed)),
+		lateBucket: b, experiment: sr.experiment, grid: m.stream.grid, pane: now, samples: uint64(len(late) - firstAfter(late, h.healed)),
 		since: since, changed: !bytes.Equal(stood, now), marked: m.stream.spec.Late != plan.Drop,
 	}
 }

@@ -176,12 +176,12 @@ func (f *finder) fold(ctx context.Context, groups []group, read func(at, to log.
 }
 
 // applyBatch folds events into a group.
-func (f *finder) applyBatch(g *group, events []*log.Event, repeats []bool) error {
+func (f *finder) applyBatch(g *group, events []*log.Event, repeats []log.Seq) error {
 	for i, ev := range events {
 		if err := f.admit(g, ev); err != nil {
 			return err
 		}
-		_, err := g.apply(ev, repeats != nil && repeats[i], nil)
+		_, err := g.apply(ev, repeats != nil && repeats[i] > 0, nil)
 		if err = cmp.Or(f.sets.err(), err); err != nil {
 			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
 		}

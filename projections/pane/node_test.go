@@ -21,6 +21,7 @@ import (
 
 // node is a whole log with its panes, without HTTP: the real thing, on any file system.
 type node struct {
+	dir    string
 	log    *log.Log
 	index  *series.Index
 	store  *bucket.Store
@@ -33,10 +34,14 @@ type node struct {
 
 // startNode opens everything under /data and runs it. It appends no event.
 func startNode(fs vfs.FS, lo log.Options, po Options) (*node, error) {
+	return startNodeIn("/data", fs, lo, po)
+}
+
+func startNodeIn(dir string, fs vfs.FS, lo log.Options, po Options) (*node, error) {
 	lo.FS = fs
-	n := &node{index: series.New(), logDone: make(chan error, 1), restDone: make(chan error, 1)}
+	n := &node{dir: dir, index: series.New(), logDone: make(chan error, 1), restDone: make(chan error, 1)}
 	var err error
-	if n.log, err = log.Open("/data/log", lo); err != nil {
+	if n.log, err = log.Open(dir+"/log", lo); err != nil {
 		return nil, err
 	}
 	if err := n.open(fs, po); err != nil {
@@ -63,10 +68,10 @@ func (n *node) open(fs vfs.FS, po Options) error {
 		return err
 	}
 	bo := bucket.Options{FS: fs}
-	n.store, err = bucket.Open("/data/views", n.log.Identity(), bo)
+	n.store, err = bucket.Open(n.dir+"/views", n.log.Identity(), bo)
 	if errors.Is(err, bucket.ErrDamaged) {
-		if err = bucket.Discard("/data/views", bo); err == nil {
-			n.store, err = bucket.Open("/data/views", n.log.Identity(), bo)
+		if err = bucket.Discard(n.dir+"/views", bo); err == nil {
+			n.store, err = bucket.Open(n.dir+"/views", n.log.Identity(), bo)
 		}
 	}
 	if err != nil {

@@ -61,11 +61,12 @@ type Projection struct {
 	failure atomic.Pointer[error]
 	failed  chan struct{} // closed once failure is set
 
-	recent   *recentWrites
-	planNow  atomic.Pointer[plan.Plan]
-	outcomes outcomes
-	ckpt     checkpointStats
-	waiting  atomic.Int64 // bytes of closed buckets that no checkpoint has written yet, but for those closed since the last try
+	recent    *recentWrites
+	planNow   atomic.Pointer[plan.Plan]
+	backfills backfills
+	outcomes  outcomes
+	ckpt      checkpointStats
+	waiting   atomic.Int64 // bytes of closed buckets that no checkpoint has written yet, but for those closed since the last try
 }
 
 // New returns a projection over the series index and the store of views. Restore, then Run.
@@ -152,6 +153,11 @@ func (p *Projection) Restore() (projections.Restored, error) {
 			p.planNow.Store(s.plan)
 		}
 		p.workers[id%len(p.workers)].own(s)
+	}
+	if at, err := p.restoreGenerations(); err != nil {
+		return projections.Restored{}, err
+	} else {
+		newest = max(newest, at)
 	}
 	for _, w := range p.workers {
 		w.applied.Store(uint64(oldest))
@@ -327,6 +333,22 @@ func (p *Projection) waitDispatched(ctx context.Context, seq log.Seq) error {
 			return nil
 		}
 		if err := p.err(); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// waitApplied blocks until the workers have applied everything up to seq.
+func (p *Projection) waitApplied(ctx context.Context, seq log.Seq) error {
+	for {
+		changed := p.changed.wait()
+		applied, err := p.Applied()
+		if err != nil || applied >= seq {
 			return err
 		}
 		select {

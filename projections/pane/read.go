@@ -51,7 +51,7 @@ func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error
 		// its worker made them resident before it applied the events up to here.
 		added := p.freshIn(s.id, fresh)
 		for _, r := range reads {
-			if !r.req.Tracked {
+			if !r.req.Tracked && s.generation == 0 { // those of later generations come after it, at the same place
 				r.add(s.id, added)
 			}
 			r.take(s, sh)
@@ -113,6 +113,8 @@ type streamRead struct {
 
 	mu       sync.Mutex
 	known    bool
+	planned  bool // in a later generation, which may not have been taken over yet
+	key      uint64
 	grid     bucket.Grid
 	coverage int64
 	expired  int64
@@ -134,9 +136,15 @@ func newStreamRead(req *Request, refs []log.SeriesRef) *streamRead {
 func (r *streamRead) take(s *Shard, sh *shelf) {
 	st := s.stream(r.req.Stream)
 	if st == nil {
+		if s.planned(r.req.Stream) != nil {
+			r.mu.Lock()
+			r.planned = true
+			r.mu.Unlock()
+		}
 		return
 	}
 	r.mu.Lock()
+	r.key = st.key
 	r.known, r.grid, r.coverage, r.expired = true, st.grid, st.coverage, st.expired
 	r.frontier = max(r.frontier, s.frontier(st))
 	r.proven = max(r.proven, s.proven)
@@ -160,11 +168,11 @@ func (r *streamRead) take(s *Shard, sh *shelf) {
 	lo, _ := st.grid.Locate(r.req.From + st.width)
 	hi, _ := st.grid.Locate(r.req.To)
 	v := &r.views[s.id]
-	v.PieceSeq, v.Refs = uint64(sh.pieceSeq), r.refs[s.id]
+	v.PieceSeq, v.Refs = sh.visible(), r.refs[s.id]
 	for _, t := range sh.leaving {
-		t.AddTo(&v.View, uint64(r.req.Stream), lo, hi)
+		t.AddTo(&v.View, st.key, lo, hi)
 	}
-	s.table.AddTo(&v.View, uint64(r.req.Stream), lo, hi)
+	s.table.AddTo(&v.View, st.key, lo, hi)
 	if st.evictedThrough > r.req.From {
 		r.gone[s.id], r.asleep[s.id] = sh.evicted[:len(sh.evicted):len(sh.evicted)], true
 	}
@@ -260,7 +268,7 @@ func (s *Shard) member(ref log.SeriesRef, st *stream) (*member, *seriesState) {
 
 // finish reads the pieces, decodes the panes, and puts the series into label order.
 func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) {
-	a := Answer{Known: r.known, CoverageStart: r.coverage, Frontier: r.frontier, Proven: r.proven}
+	a := Answer{Known: r.known, Materializing: r.planned && !r.known, CoverageStart: r.coverage, Frontier: r.frontier, Proven: r.proven}
 	if !r.known {
 		return a, nil
 	}
@@ -279,7 +287,7 @@ func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) 
 	if err := p.wake(ctx, r, from); err != nil {
 		return Answer{}, err
 	}
-	err := p.store.Collect(ctx, uint64(r.req.Stream), r.grid, from, r.req.To, r.views[:], func(shard int, b bucket.Bucket) error {
+	err := p.store.Collect(ctx, r.key, r.grid, from, r.req.To, r.views[:], func(shard int, b bucket.Bucket) error {
 		return addBucket(&r.series[shard][b.At], b, room)
 	})
 	if err != nil {
@@ -383,11 +391,11 @@ func (p *Projection) wake(ctx context.Context, r *streamRead, from int64) error 
 		return err
 	}
 	for shard, gone := range r.gone {
-		if err := gone.in(uint64(r.req.Stream), lo, hi, r.group, func(ref uint64) error { return meet(shard, ref) }); err != nil {
+		if err := gone.in(r.key, lo, hi, r.group, func(ref uint64) error { return meet(shard, ref) }); err != nil {
 			return err
 		}
 	}
-	if err := p.store.EvictedIn(ctx, uint64(r.req.Stream), lo, hi, &r.asleep, r.group, meet); err != nil {
+	if err := p.store.EvictedIn(ctx, r.key, lo, hi, &r.asleep, r.group, meet); err != nil {
 		return err
 	}
 	for shard := range found {

@@ -3,6 +3,7 @@ package pane
 import (
 	"math"
 	"sync"
+	"unsafe"
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
@@ -32,10 +33,12 @@ type recentWrites struct {
 	startedAt int64                // log time of the last start
 	judged    log.Seq              // last event seen
 
-	savedTo log.Seq         // everything up to here is in committed checkpoints
-	spill   []bucket.Recent // forgotten before they were saved
-	keep    log.Seq         // what stands before it on disk is not needed by any restart
-	marks   []recentMark    // by sequence
+	savedTo log.Seq // everything up to here is in committed checkpoints
+	// What was forgotten before it was saved. It grows while checkpoints fail; so it counts as waiting, and beyond a bound of that writes are
+	// refused (see Projection.Waiting).
+	spill []bucket.Recent
+	keep  log.Seq      // what stands before it on disk is not needed by any restart
+	marks []recentMark // by sequence
 }
 
 // recentMark says what was the oldest write remembered at an event.
@@ -60,42 +63,42 @@ func restoreRecent(store *bucket.Store, at log.Seq) (*recentWrites, error) {
 	return r, nil
 }
 
-// judge takes events in order and reports which writes repeat an earlier one; nil if none does.
-func (r *recentWrites) judge(events []*log.Event) []bool {
+// judge takes events in order and gives for each write that repeats an earlier one the newest of those; nil if none does.
+func (r *recentWrites) judge(events []*log.Event) []log.Seq {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var repeats []bool
+	var repeats []log.Seq
 	for i, ev := range events {
 		r.judged = ev.Seq
 		switch b := ev.Body.(type) {
 		case *log.Start:
 			r.see(bucket.Recent{Seq: uint64(ev.Seq), LogTime: ev.LogTime, Start: true})
 		case *log.Write:
-			if r.see(bucket.Recent{Seq: uint64(ev.Seq), LogTime: ev.LogTime, Hash: b.Hash}) {
+			if earlier := r.see(bucket.Recent{Seq: uint64(ev.Seq), LogTime: ev.LogTime, Hash: b.Hash}); earlier != 0 {
 				if repeats == nil {
-					repeats = make([]bool, len(events))
+					repeats = make([]log.Seq, len(events))
 				}
-				repeats[i] = true
+				repeats[i] = earlier
 			}
 		}
 	}
 	return repeats
 }
 
-// see takes one write or start, and reports whether it is a write that repeats one which is remembered.
-func (r *recentWrites) see(e bucket.Recent) (repeat bool) {
+// see takes one write or start. Of a write that repeats one which is remembered it returns that one.
+func (r *recentWrites) see(e bucket.Recent) (earlier log.Seq) {
 	if e.Start {
 		// What was forgotten by the event before stays forgotten; what was remembered is young again.
 		r.forget(r.logTime)
 		r.startedAt = e.LogTime
 	} else {
 		r.forget(e.LogTime)
-		_, repeat = r.newest[e.Hash]
+		earlier = r.newest[e.Hash]
 		r.newest[e.Hash] = log.Seq(e.Seq)
 	}
 	r.logTime = e.LogTime
 	r.queue = append(r.queue, e)
-	return repeat
+	return earlier
 }
 
 // forget drops the writes that are too old at a log time, or too many, and the starts before them.
@@ -148,7 +151,17 @@ func (r *recentWrites) saved(seq log.Seq) {
 			kept = append(kept, e)
 		}
 	}
+	if len(kept) == 0 {
+		kept = nil // it may have been long
+	}
 	r.spill = kept
+}
+
+// spilled returns the bytes of what was forgotten before a checkpoint could save it.
+func (r *recentWrites) spilled() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return int64(cap(r.spill)) * int64(unsafe.Sizeof(bucket.Recent{}))
 }
 
 // durable notes that every restart from now on replays from seq or later: what was forgotten there can go.
@@ -166,4 +179,43 @@ func (r *recentWrites) durable(seq log.Seq) {
 	if n := len(r.marks); n == 0 || r.marks[n-1].oldest < oldest {
 		r.marks = append(r.marks, recentMark{at: r.judged, oldest: oldest})
 	}
+}
+
+// encode returns what is remembered; decode is its inverse.
+func (r *recentWrites) encode() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := encoder{b: make([]byte, 0, 16+32*len(r.queue))}
+	e.v(r.logTime)
+	e.v(r.startedAt)
+	e.u(uint64(len(r.queue)))
+	for i := range r.queue {
+		q := &r.queue[i]
+		e.u(q.Seq)
+		e.v(q.LogTime)
+		if q.Start {
+			e.u(1)
+			continue
+		}
+		e.u(0)
+		e.b = append(e.b, q.Hash[:]...)
+	}
+	return e.b
+}
+
+func (r *recentWrites) decode(b []byte, at log.Seq) error {
+	d := decoder{b: b}
+	r.logTime, r.startedAt, r.judged = d.v(), d.v(), at
+	for range d.count(3) {
+		q := bucket.Recent{Seq: d.u(), LogTime: d.v(), Start: d.u() != 0}
+		if !q.Start {
+			copy(q.Hash[:], d.take(len(q.Hash)))
+			r.newest[q.Hash] = log.Seq(q.Seq)
+		}
+		r.queue = append(r.queue, q)
+	}
+	if d.err == nil && len(d.b) != 0 {
+		d.fail("bytes behind the last write")
+	}
+	return d.err
 }

@@ -17,6 +17,7 @@ func isStale(v float64) bool { return math.Float64bits(v) == staleBits }
 // Reads of open buckets take its slices as they are (P11). So what stands in them is never changed: samples are appended behind them,
 // dropped by reslicing, and put in between in a copy.
 type run struct {
+	old    sealed // those before the following
 	t      []int64
 	v      []float64
 	shared bool // somebody may read the slices
@@ -24,6 +25,9 @@ type run struct {
 
 // find returns the position of the first sample at or after t, and whether it is at t.
 func (r *run) find(t int64) (int, bool) {
+	if r.old.n > 0 && t <= r.old.tail.t {
+		r.open()
+	}
 	n := len(r.t)
 	if n == 0 || r.t[n-1] < t {
 		return n, false
@@ -45,6 +49,9 @@ func (r *run) insert(i int, t int64, v float64) {
 
 // dropThrough forgets the samples at or before t.
 func (r *run) dropThrough(t int64) {
+	if r.old.dropThrough(t); r.old.n > 0 {
+		return
+	}
 	if len(r.t) == 0 || r.t[0] > t {
 		return
 	}
@@ -61,6 +68,9 @@ func (r *run) dropThrough(t int64) {
 
 // between returns the samples in (s, e]; they alias the run.
 func (r *run) between(s, e int64) ([]int64, []float64) {
+	if r.old.n > 0 && s < r.old.tail.t {
+		r.open()
+	}
 	i, ok := slices.BinarySearch(r.t, s)
 	if ok {
 		i++
@@ -160,6 +170,17 @@ func (s *seriesState) prune(now, horizon int64) {
 func (s *seriesState) histogramIn(st *stream, e int64) bool {
 	i, _ := slices.BinarySearch(s.histograms, st.before(e)+1)
 	return i < len(s.histograms) && s.histograms[i] <= e-st.edge
+}
+
+// settle puts the raw samples that are in no open bucket into little memory.
+func (s *seriesState) settle() {
+	t := int64(math.MaxInt64)
+	for i := range s.members {
+		if m := &s.members[i]; len(m.open) > 0 {
+			t = min(t, m.stream.before(m.open[0].end))
+		}
+	}
+	s.raw.seal(t)
 }
 
 // satSub and satAdd are subtraction and addition that stop at the ends of int64.

@@ -72,9 +72,14 @@ type Shard struct {
 
 	plan    *plan.Plan
 	plans   *planCache // shared with the other shards; may be nil
-	streams []*stream  // in the plan's order
-	expired map[plan.StreamID]expiry
-	former  map[plan.StreamID]former // streams that the plan had once
+	streams []*stream  // those of the plan that this shard folds, in the plan's order
+	// The generation that the streams are of, 0 for the first; and in a shard of the first the later ones, by their order, and
+	// their streams for what they take.
+	generation  log.Seq
+	generations []generation
+	elsewhere   []*stream
+	expired     map[plan.StreamID]expiry
+	former      map[plan.StreamID]former // streams that the plan had once
 
 	slots   slotTable
 	series  []seriesState // by slot; ref 0 where there is none
@@ -91,6 +96,7 @@ type Shard struct {
 	returning map[log.SeriesRef]*bucket.Evicted // records of evicted series that the event at hand names; filled before it is applied
 
 	corrected []correction // scratch of applyRun
+	encoded   int          // bytes of the state when it was last encoded
 
 	shadow *shadow // of a shard that only looks for late samples; else nil
 }
@@ -235,21 +241,20 @@ func namedIn(w *log.Write) iter.Seq[log.SeriesRef] {
 
 func (s *Shard) countRepeated(ref log.SeriesRef, vs []float64) {
 	_, sr := s.lookup(ref)
+	if sr == nil || len(sr.members) == 0 {
+		s.countUnplanned(ref, vs)
+		return
+	}
 	for _, v := range vs {
 		stale := isStale(v)
-		switch {
-		case sr != nil && len(sr.members) > 0:
-			for i := range sr.members {
-				ct := &sr.members[i].stream.counts
-				if stale {
-					ct.Stale++
-				} else {
-					ct.Routed++
-					ct.Duplicate++
-				}
+		for i := range sr.members {
+			ct := &sr.members[i].stream.counts
+			if stale {
+				ct.Stale++
+			} else {
+				ct.Routed++
+				ct.Duplicate++
 			}
-		case !stale:
-			s.unplanned++
 		}
 	}
 }
@@ -283,11 +288,17 @@ func (s *Shard) control(ev *log.Event, healing *Healing) uint64 {
 	case *log.Drain:
 		s.drain(ev)
 	case *log.Plan:
-		s.replan(b)
+		if s.generation == 0 {
+			s.replan(b)
+		} else {
+			s.replanGeneration(b)
+		}
 	case *log.Expired:
 		s.expire(b)
 	case *log.Heal:
-		s.heal(b, healing)
+		if s.generation == 0 { // what later generations have refused stays refused
+			s.heal(b, healing)
+		}
 	case *log.Compacted:
 		s.compacted(b)
 	case *log.ExperimentRetired:
@@ -381,7 +392,7 @@ func (s *Shard) applyRun(ev *log.Event, ref log.SeriesRef, ts []int64, vs []floa
 	}
 	idx, sr := s.lookup(ref)
 	if sr == nil || len(sr.members) == 0 {
-		s.unplannedRun(ev, ref, vs, histograms)
+		s.untaken(ev, ref, vs, histograms)
 		return
 	}
 	sr.prune(s.logTime, s.plan.HorizonMillis)
@@ -411,7 +422,7 @@ func (s *Shard) applyRun(ev *log.Event, ref log.SeriesRef, ts []int64, vs []floa
 			applied, n = true, n+1
 		}
 	}
-	if applied {
+	if applied && s.generation == 0 {
 		s.accepted(s.of(sr), ev, n)
 	}
 	for i := range sr.members {
@@ -426,6 +437,9 @@ func (s *Shard) applyRun(ev *log.Event, ref log.SeriesRef, ts []int64, vs []floa
 			w := satSub(m.maxF, m.stream.spec.LatenessMillis)
 			s.closeThrough(ev, sr, m, w)
 		}
+	}
+	if len(sr.raw.t) >= sealAt {
+		sr.settle()
 	}
 }
 
@@ -545,7 +559,7 @@ func (s *Shard) file(idx int32, sr *seriesState, mi int, sample lateSample) bool
 		m.first = min(m.first, e)
 		block, pos := m.stream.grid.Locate(e)
 		m.stream.track.change(e, s.seq)
-		s.table.MarkIncomplete(bucket.Key{Stream: uint64(m.stream.spec.ID), Block: block}, uint64(sr.ref), pos)
+		s.table.MarkIncomplete(bucket.Key{Stream: m.stream.key, Block: block}, uint64(sr.ref), pos)
 		return false
 	}
 	return true
@@ -594,9 +608,11 @@ func (s *Shard) publish(sr *seriesState, m *member, e int64) {
 	if !plantedDirtyForgotten {
 		m.stream.track.change(e, s.seq)
 	}
-	s.publishedOne(s.of(sr), m.stream.spec.ID, m.stream.grid, e)
+	if s.generation == 0 {
+		s.publishedOne(s.of(sr), m.stream.spec.ID, m.stream.grid, e)
+	}
 	block, pos := m.stream.grid.Locate(e)
-	s.table.Put(bucket.Key{Stream: uint64(m.stream.spec.ID), Block: block}, uint64(sr.ref), pos, func(dst []byte) []byte {
+	s.table.Put(bucket.Key{Stream: m.stream.key, Block: block}, uint64(sr.ref), pos, func(dst []byte) []byte {
 		return p.AppendEncode(dst, e)
 	})
 }
@@ -666,7 +682,7 @@ func (s *Shard) drain(ev *log.Event) {
 }
 
 // replan puts another plan in force. Streams that both plans have go on; those of the old one alone lose their open buckets
-// and keep what they published; new ones are covered from the largest sample time so far.
+// and keep what they published; new ones begin where the plan says.
 func (s *Shard) replan(b *log.Plan) {
 	p, err := s.plans.decode(b.Spec)
 	if err != nil {
@@ -674,35 +690,55 @@ func (s *Shard) replan(b *log.Plan) {
 		return
 	}
 	s.settle()
+	s.endStreams(p)
 	old := make(map[plan.StreamID]*stream, len(s.streams))
 	for _, st := range s.streams {
 		old[st.spec.ID] = st
 	}
-	var all, added []*stream
+	all := make(map[plan.StreamID]*stream, len(p.Streams))
+	var fresh []plan.Stream
 	for _, spec := range p.Streams {
-		st := old[spec.ID]
-		if st != nil {
+		switch st := old[spec.ID]; {
+		case st != nil:
 			st.spec.RetentionMillis = spec.RetentionMillis
+			all[spec.ID] = st
 			delete(old, spec.ID)
-		} else {
-			if st, err = newStream(spec, s.maxT); err != nil {
-				s.corrupt = err
-				return
-			}
-			st.joined = s.seq
-			s.join(st)
-			added = append(added, st)
-			s.shadow.planned(spec.ID, s.seq)
+		case s.planned(spec.ID) == nil:
+			fresh = append(fresh, spec)
 		}
-		all = append(all, st)
 	}
+	added, err := s.beginStreams(p, fresh)
+	if err != nil {
+		s.corrupt = err
+		return
+	}
+	for _, st := range added {
+		all[st.spec.ID] = st
+		s.shadow.planned(st.spec.ID, s.seq)
+	}
+	streams := make([]*stream, 0, len(all))
+	for _, spec := range p.Streams {
+		if st := all[spec.ID]; st != nil {
+			streams = append(streams, st)
+		}
+	}
+	s.adopt(p, streams, added, old)
+}
+
+// adopt puts a plan in force with the given streams. Of those that were added the series become members, of those that are gone
+// they are no longer.
+func (s *Shard) adopt(p *plan.Plan, streams, added []*stream, gone map[plan.StreamID]*stream) {
 	relabelled := p.ExperimentLabel != s.plan.ExperimentLabel
 	if relabelled {
 		s.experiments = nil // they are values of another label
 		s.relabelled = s.relabelled || s.plan.ExperimentLabel != ""
 	}
 	horizon := s.plan.HorizonMillis
-	s.plan, s.streams = p, all
+	s.plan, s.streams = p, streams
+	if err := s.lookElsewhere(); err != nil {
+		s.corrupt = err
+		return
+	}
 	for i := range s.series {
 		sr := &s.series[i]
 		if sr.ref == 0 {
@@ -713,7 +749,7 @@ func (s *Shard) replan(b *log.Plan) {
 			m := &sr.members[j]
 			m.tailFloor = max(m.tailFloor, satSub(m.c, horizon))
 		}
-		s.leave(sr, old)
+		s.leave(sr, gone)
 		ls, ok := s.labelsOf(sr.ref)
 		if !ok {
 			return
@@ -726,8 +762,10 @@ func (s *Shard) replan(b *log.Plan) {
 			sr.raw, sr.histograms = run{}, nil // nothing can read them any more
 		}
 	}
-	for _, st := range old {
-		s.part(st)
+	for _, st := range gone {
+		if s.generation == 0 { // of the others the first generation's shards keep account
+			s.part(st)
+		}
 	}
 	s.recount(relabelled)
 	s.reconsiderUnwanted(added)

@@ -10,37 +10,43 @@ import (
 	"slices"
 
 	"tidemark/log"
-	"tidemark/projections/plan"
 )
 
-// A shard's state, version 3, is a sequence of varints (v: zigzag, u: unsigned), in this order:
+// A shard's state, version 4, is a sequence of varints (v: zigzag, u: unsigned), in this order:
 //
-//	version:u = 3, seq:u, log time:v, started at:v, largest sample time:v, proven:v, sealed:u, drain wall time:v, unplanned:u,
+//	version:u = 4, seq:u, log time:v, started at:v, largest sample time:v, proven:v, sealed:u, drain wall time:v, unplanned:u,
 //	  relabelled:u
 //	experiments with barriers: count:u, then each by name: length:u, name, proven:v
 //	plan: length:u, canonical JSON (length 0: none yet)
-//	per stream of the plan, in its order: coverage:v, joined:u, evicted through:v, maxC:v, nine counters:u
+//	generation of the streams:u, 0 the first
+//	later generations, in a shard of the first, by id: count:u, then each: id:u, from:u, coverage:v, handed over:u, until:u, streams: count:u,
+//	  then each: stream:u, origin:v, width:v, retention:v, removed:u
+//	per stream of the plan, in its order: 1 if the shard folds it (0: nothing follows), coverage:v, joined:u, evicted through:v, maxC:v,
+//	  nine counters:u
 //	unwanted series: marks aged at:v, those named since: count:u, then ref delta:u each; the others likewise
 //	series: count:u, then each by reference:
 //	  ref delta:u, last applied:v, last named:v
+//	  sealed samples: count:u, and if there are any the sample before the first: time:v, distance:v, bits of its value:8, little-endian,
+//	    then bytes:u, and these (see sealed)
 //	  samples: count:u, first time:v, then time delta:u each; values, 8 bytes little-endian each
 //	  histogram times: count:u, first:v, then delta:u
 //	  members: count:u, then each: stream's position:u, maxF:v, c:v, tail floor:v, first end:v, open buckets: count:u, then end:v, first:v, last:v
 //	expired streams: count:u, then each by stream: stream:u, origin:v, width:v, through:v, seq:u
 //	former streams: count:u, then each by stream: stream:u, origin:v, width:v, retention:v, evicted through:v
-//	per stream of the plan, in its order: tracked since:u, plus 1 (0: not tracked, and nothing follows), changed ends: count:u,
+//	per stream that the shard folds, in the plan's order: tracked since:u, plus 1 (0: not tracked, and nothing follows), changed ends: count:u,
 //	  first:v, then delta:u; then for each its seq:u
 //
 // The bytes are a function of the events, but for the changes that were forgotten because they had been taken note of, and for
 // how soon after it was due a series was evicted, which is not the same after a restart.
-const stateVersion = 3
+const stateVersion = 4
 
 // ErrCorruptState is wrapped by every error about a shard state that does not decode.
 var ErrCorruptState = errors.New("pane: corrupt shard state")
 
 // Encode returns the shard's state, without what the table holds.
 func (s *Shard) Encode() []byte {
-	e := encoder{b: make([]byte, 0, 1024+256*len(s.series))}
+	e := encoder{b: make([]byte, 0, max(1024, s.encoded+s.encoded/8))} // about what it was the last time
+	defer func() { s.encoded = len(e.b) }()
 	e.u(stateVersion)
 	e.u(uint64(s.seq))
 	e.v(s.logTime)
@@ -72,9 +78,19 @@ func (s *Shard) Encode() []byte {
 		e.u(uint64(len(spec)))
 		e.b = append(e.b, spec...)
 	}
+	e.u(uint64(s.generation))
+	s.encodeGenerations(&e)
 	position := make(map[*stream]uint64, len(s.streams))
-	for i, st := range s.streams {
-		position[st] = uint64(i)
+	next := 0
+	for _, spec := range s.plan.Streams {
+		if next == len(s.streams) || s.streams[next].spec.ID != spec.ID {
+			e.u(0)
+			continue
+		}
+		st := s.streams[next]
+		position[st] = uint64(next)
+		next++
+		e.u(1)
 		e.v(st.coverage)
 		e.u(uint64(st.joined))
 		e.v(st.evictedThrough)
@@ -162,10 +178,7 @@ func (e *encoder) increasing(ts []int64) {
 func (e *encoder) series(sr *seriesState, position map[*stream]uint64) {
 	e.v(sr.lastApplied)
 	e.v(sr.lastNamed)
-	e.increasing(sr.raw.t)
-	for _, v := range sr.raw.v {
-		e.b = binary.LittleEndian.AppendUint64(e.b, math.Float64bits(v))
-	}
+	e.run(&sr.raw)
 	e.increasing(sr.histograms)
 	e.u(uint64(len(sr.members)))
 	for i := range sr.members {
@@ -215,10 +228,13 @@ func decodeShard(id int, ls LabelSource, b []byte, plans *planCache) (*Shard, er
 			return nil, fmt.Errorf("%w: %w", ErrCorruptState, err)
 		}
 		if d.err == nil {
-			if err := s.decodeStreams(&d, p); err != nil {
-				return nil, err
-			}
+			s.plan = p
 		}
+	}
+	s.generation = log.Seq(d.u())
+	s.decodeGenerations(&d)
+	if err := s.decodeStreams(&d); err != nil {
+		return nil, err
 	}
 	s.decodeUnwanted(&d)
 	n := d.count(5)
@@ -259,13 +275,16 @@ func (s *Shard) decodeExperiments(d *decoder) {
 	}
 }
 
-func (s *Shard) decodeStreams(d *decoder, p *plan.Plan) error {
-	s.plan = p
-	for _, spec := range p.Streams {
+func (s *Shard) decodeStreams(d *decoder) error {
+	for _, spec := range s.plan.Streams {
+		if d.u() == 0 {
+			continue
+		}
 		st, err := newStream(spec, d.v())
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrCorruptState, err)
 		}
+		st.key = streamKey(spec.ID, s.generation)
 		st.joined = log.Seq(d.u())
 		st.evictedThrough = d.v()
 		st.maxC = d.v()
@@ -273,6 +292,9 @@ func (s *Shard) decodeStreams(d *decoder, p *plan.Plan) error {
 			*c = d.u()
 		}
 		s.streams = append(s.streams, st)
+	}
+	if err := s.lookElsewhere(); err != nil {
+		return fmt.Errorf("%w: %w", ErrCorruptState, err)
 	}
 	return nil
 }
@@ -383,14 +405,7 @@ func (d *decoder) increasing(n int) []int64 {
 func (d *decoder) series(s *Shard, ref uint64) {
 	sr := seriesState{ref: log.SeriesRef(ref), lastApplied: d.v(), lastNamed: d.v()}
 	s.setSlot(d, ref, int32(len(s.series)+1))
-	n := d.count(9)
-	sr.raw.t = d.increasing(n)
-	if v := d.take(8 * n); d.err == nil && n > 0 {
-		sr.raw.v = make([]float64, n)
-		for i := range sr.raw.v {
-			sr.raw.v[i] = math.Float64frombits(binary.LittleEndian.Uint64(v[8*i:]))
-		}
-	}
+	sr.raw = d.run()
 	sr.histograms = d.increasing(d.count(1))
 	for range d.count(6) {
 		p := d.u()

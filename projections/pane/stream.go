@@ -34,6 +34,7 @@ func (c *Counts) add(o *Counts) {
 // stream is a pane stream within one shard.
 type stream struct {
 	spec     plan.Stream
+	key      uint64 // under which its buckets are stored; see streamKey
 	matchers []*labels.Matcher
 	grid     bucket.Grid
 	width    int64
@@ -65,7 +66,7 @@ func newStream(spec plan.Stream, coverage int64) (*stream, error) {
 		edge = 1
 	}
 	return &stream{
-		spec: spec, matchers: ms, width: spec.PaneMillis, edge: edge,
+		spec: spec, key: uint64(spec.ID), matchers: ms, width: spec.PaneMillis, edge: edge,
 		grid:     bucket.Grid{Origin: spec.OriginMillis, Width: spec.PaneMillis},
 		coverage: coverage, expired: math.MinInt64, maxC: math.MinInt64, evictedThrough: math.MinInt64,
 	}, nil

@@ -98,7 +98,8 @@ func (s *Shard) track() {
 		_, ok := wanted[st.spec.ID]
 		switch {
 		case ok && !st.track.tracked():
-			st.track.begin(s.seq)
+			// What was computed before a generation began is not of its buckets.
+			st.track.begin(max(s.seq, s.generation))
 			counted[st] = true
 		case !ok:
 			st.track = tracker{}
@@ -221,9 +222,10 @@ type TrackedStream struct {
 	Tracked
 }
 
-// TrackedStreams returns the tracked streams of the plan in force. Changed has the changes of events after the given one, for one
-// who follows them: what came before is not told again. With 0 it has all that is not forgotten.
-func (p *Projection) TrackedStreams(ctx context.Context, after log.Seq) (log.Seq, []TrackedStream, error) {
+// TrackedStreams returns the tracked streams of the plan in force. Of those that are known, with their Since, Changed has the
+// changes of events after the given one, for one who follows them: what came before is not told again. Of others, which may bring
+// their history with them, it has all that is not forgotten.
+func (p *Projection) TrackedStreams(ctx context.Context, after log.Seq, known map[plan.StreamID]log.Seq) (log.Seq, []TrackedStream, error) {
 	var mu sync.Mutex
 	at := make(map[plan.StreamID]int)
 	var out []TrackedStream
@@ -247,7 +249,11 @@ func (p *Projection) TrackedStreams(ctx context.Context, after log.Seq) (log.Seq
 				frontier = max(frontier, st.bound(t))
 			}
 			out[i].Frontier = max(out[i].Frontier, frontier)
-			out[i].follow(&st.track, after)
+			from := log.Seq(0)
+			if since, ok := known[st.spec.ID]; ok && since == st.track.since {
+				from = after
+			}
+			out[i].follow(&st.track, from)
 		}
 	})
 	if err != nil {

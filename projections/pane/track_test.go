@@ -38,7 +38,7 @@ func TestTracked(t *testing.T) {
 	}
 	state := func(n *node) TrackedStream {
 		t.Helper()
-		_, streams, err := n.panes.TrackedStreams(ctx, 0)
+		_, streams, err := n.panes.TrackedStreams(ctx, 0, nil)
 		if err != nil || len(streams) != 1 {
 			t.Fatalf("%d tracked streams, %v", len(streams), err)
 		}
@@ -111,7 +111,7 @@ func TestTracked(t *testing.T) {
 		if err := n.runner.Wait(ctx, n.log.Head()); err != nil {
 			t.Fatal(err)
 		}
-		_, streams, err := n.panes.TrackedStreams(ctx, 0)
+		_, streams, err := n.panes.TrackedStreams(ctx, 0, nil)
 		if err != nil || len(streams) == 1 != (layout == "full_window") {
 			t.Fatalf("%s: %d tracked streams, %v", layout, len(streams), err)
 		}

@@ -31,7 +31,8 @@ type Snapshot struct {
 
 // Answer is what a stream holds for a Request.
 type Answer struct {
-	Known         bool  // the stream is in the plan as of Seq
+	Known         bool  // the stream is in the plan as of Seq, and can be read
+	Materializing bool  // the stream is in the plan as of Seq, and is still being folded from the log
 	CoverageStart int64 // ms; math.MinInt64 if the stream was folded from the first event
 	Frontier      int64 // φ, ms; math.MinInt64 before anything closed; math.MaxInt64 while input is sealed
 	Proven        int64 // the part of φ that barriers proved, ms; math.MinInt64 if none did

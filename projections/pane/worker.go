@@ -1,34 +1,63 @@
 package pane
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
+
+	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
 )
 
-// message is what a worker takes from its queue: a batch of events, or a visit to its shards.
+// message is what a worker takes from its queue: a batch of events, a visit to its shards, or a generation to take over.
 type message struct {
 	events  []*log.Event
-	repeats []bool               // parallel to events; nil: none repeats an earlier write
+	repeats []log.Seq            // parallel to events: the earlier write that each repeats, 0 if none; nil: none does
 	healing map[log.Seq]*Healing // what the heals among the events change
 	visit   visit
-	done    chan<- struct{} // receives once the visit is over; never blocks
+	handing *handing
+	done    chan<- struct{} // receives once the visit is over, or the generation is taken over; never blocks
+}
+
+// handing is a generation that was folded up to the place in the queue at which it is handed over.
+type handing struct {
+	id     log.Seq
+	from   log.Seq
+	shards group
+	pieces log.Seq // of the newest piece that the fold in the background has written
+	over   bool    // its streams are no longer planned: what it has published is all that is handed over
+	// What has left the memory of the shards, and the label sets of what has not.
+	evicted [Shards][]bucket.Evicted
+	labels  map[log.SeriesRef]labels.Labels
+}
+
+// hosted is the part of a generation that a worker has taken over.
+type hosted struct {
+	id, from log.Seq
+	shards   group
 }
 
 // shelf is where a shard's closed buckets stand: tables on their way to disk, and up to where pieces hold the rest.
 type shelf struct {
 	leaving  []*bucket.Table // handed to a checkpoint that is not committed yet, oldest first
 	pieceSeq log.Seq         // of the last checkpoint committed
+	taken    log.Seq         // of the newest piece that came with a generation
+	// Last states of generations that have ended, for the next checkpoint.
+	finals []bucket.GenerationState
 
 	// Records of evicted series that no checkpoint has written yet, oldest first: readers take the header, what is behind it is never
 	// changed. The newest of each series is found by gone.
 	evicted []bucket.Evicted
 	tried   int // of them, a checkpoint has tried to write so many
-	gone    map[log.SeriesRef]*bucket.Evicted
+	gone    map[goneKey]*bucket.Evicted
 }
+
+// visible returns up to where pieces count for who reads now.
+func (sh *shelf) visible() uint64 { return uint64(max(sh.pieceSeq, sh.taken)) }
 
 // worker owns shards. Only its goroutine touches them.
 type worker struct {
@@ -36,6 +65,7 @@ type worker struct {
 	queue   chan message
 	shards  group
 	shelves [Shards]*shelf
+	hosted  []*hosted // by generation
 	applied atomic.Uint64
 }
 
@@ -64,12 +94,13 @@ func (w *worker) run(ctx context.Context) error {
 }
 
 func (w *worker) take(m message) error {
-	if m.visit != nil {
-		for id, s := range w.shards {
-			if s != nil {
-				m.visit(s, w.shelves[id])
-			}
-		}
+	switch {
+	case m.visit != nil:
+		w.show(m.visit)
+		m.done <- struct{}{}
+		return nil
+	case m.handing != nil:
+		w.takeOver(m.handing)
 		m.done <- struct{}{}
 		return nil
 	}
@@ -80,7 +111,11 @@ func (w *worker) take(m message) error {
 		if err := w.admit(ev); err != nil {
 			return fmt.Errorf("event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
 		}
-		closed, err := w.shards.apply(ev, m.repeats != nil && m.repeats[i], m.healing[ev.Seq])
+		earlier := log.Seq(0)
+		if m.repeats != nil {
+			earlier = m.repeats[i]
+		}
+		closed, err := w.apply(ev, earlier, m.healing[ev.Seq])
 		w.collect()
 		if err != nil {
 			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
@@ -91,12 +126,110 @@ func (w *worker) take(m message) error {
 		case *log.Drain:
 			w.p.outcomes.add(ev.Seq, closed, w.any().proven)
 		case *log.Plan:
+			w.retire()
 			w.p.planNow.Store(w.any().plan)
+			w.p.backfills.plan(ev.Seq, w.any().generations)
 		}
 		w.applied.Store(uint64(ev.Seq))
 	}
 	w.p.changed.fire()
 	return nil
+}
+
+// show calls the visit for every shard: of the first generation, and then of those that were taken over.
+func (w *worker) show(v visit) {
+	for id, s := range w.shards {
+		if s != nil {
+			v(s, w.shelves[id])
+		}
+	}
+	for _, h := range w.hosted {
+		for id, s := range h.shards {
+			if s != nil {
+				v(s, w.shelves[id])
+			}
+		}
+	}
+}
+
+// apply folds one event into the shards of all generations. A write that repeats one from before a generation's first event repeats
+// nothing there.
+func (w *worker) apply(ev *log.Event, earlier log.Seq, healing *Healing) (closed uint64, err error) {
+	if closed, err = w.shards.apply(ev, earlier > 0, healing); err != nil {
+		return closed, err
+	}
+	for _, h := range w.hosted {
+		n, err := h.shards.apply(ev, earlier >= h.from, nil)
+		if err != nil {
+			return closed, fmt.Errorf("streams planned at %d: %w", h.id, err)
+		}
+		closed += n
+	}
+	return closed, nil
+}
+
+// host adds shards of a generation that stand where the worker's own do.
+func (w *worker) host(id, from log.Seq, shards *group) {
+	h := &hosted{id: id, from: from}
+	for i := range w.shards {
+		if w.shards[i] != nil {
+			h.shards[i] = shards[i]
+		}
+	}
+	w.hosted = append(w.hosted, h)
+	slices.SortFunc(w.hosted, func(a, b *hosted) int { return cmp.Compare(a.id, b.id) })
+}
+
+// takeOver takes what is handed over for the worker's shards.
+func (w *worker) takeOver(h *handing) {
+	for i, s := range h.shards {
+		if w.shards[i] == nil {
+			continue
+		}
+		sh := w.shelves[i]
+		sh.taken = max(sh.taken, h.pieces)
+		w.p.shelve(s, sh)
+		s.evicted = h.evicted[i]
+		sh.depart(s)
+	}
+	if h.over {
+		return
+	}
+	for ref, ls := range h.labels {
+		if w.shards[ShardOf(ref)] != nil {
+			w.p.index.Add(ref, ls)
+		}
+	}
+	for i, s := range h.shards {
+		if w.shards[i] != nil {
+			s.labels = w.p.index
+		}
+	}
+	w.host(h.id, h.from, &h.shards)
+}
+
+// retire lets go of the generations that have no streams left. What they have published stays, unless the plan said otherwise.
+func (w *worker) retire() {
+	w.hosted = slices.DeleteFunc(w.hosted, func(h *hosted) bool {
+		for i, s := range h.shards {
+			switch {
+			case s == nil:
+				continue
+			case len(s.streams) > 0:
+				return false
+			}
+			s.releaseAll()
+			w.collectFrom(s)
+			switch {
+			case w.shards[i].generationByID(h.id) != nil:
+				w.p.shelve(s, w.shelves[i])
+				w.shelves[i].finals = append(w.shelves[i].finals, bucket.GenerationState{
+					Generation: uint64(h.id), Seq: uint64(s.seq), State: s.ended().Encode(),
+				})
+			}
+		}
+		return true
+	})
 }
 
 // proven returns what barriers prove now for those whom b concerns, as far as the worker knows.

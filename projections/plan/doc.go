@@ -38,6 +38,11 @@
 //   - PL5: Build returns a whole plan or none; all that is wrong is named in one error.
 //   - PL6: what prints a configuration never prints the credentials of the upstream.
 //
+// # A plan in the log
+//
+// A plan event says besides where the streams begin that are new with it ([Plan.Begin]): at the oldest event that the log has,
+// so that they have its history. Plans are compared without that: a reload that changes nothing appends nothing.
+//
 // # Bytes
 //
 // A plan of format 1 is one JSON object without white space, keys in the order of the Go fields, streams by increasing

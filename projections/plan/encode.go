@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"unicode/utf8"
 )
@@ -20,6 +21,8 @@ const (
 	MaxPlanBytes = 32 << 20 // encoded
 	MaxStreams   = 20000
 	MaxMatchers  = 100 // to one stream
+	// MaxGenerations bounds the streams that are folded apart from the others, counted by the plan events that added them.
+	MaxGenerations = 32
 )
 
 // Encode returns the plan as canonical JSON: plans that are Equal give equal bytes.
@@ -31,9 +34,31 @@ func (p *Plan) Encode() []byte {
 	return b
 }
 
-// Equal says that two plans fold alike and hold the same materializations.
+// Equal says that two plans fold alike and hold the same materializations. When they were put in force does not count.
 func (p *Plan) Equal(q *Plan) bool {
-	return bytes.Equal(p.Encode(), q.Encode())
+	return bytes.Equal(p.Begin(0, 0, nil).Encode(), q.Begin(0, 0, nil).Encode())
+}
+
+// Begin returns the plan as it is put in force by an event. Its streams that are not in the plan before are folded from the event
+// fromSeq on, the oldest that the log has; 0: from the event of the plan itself. coverage is the largest sample time in any
+// earlier event, ms, and counts only where fromSeq is beyond 1. handedOver are the generations of streams, by the events that
+// began them, increasing, which the live fold has taken over by now: what they have published stays when the plan removes
+// their streams.
+func (p *Plan) Begin(fromSeq uint64, coverage int64, handedOver []uint64) *Plan {
+	c := *p
+	c.FromSeq, c.CoverageMillis, c.HandedOver = fromSeq, coverage, slices.Clone(handedOver)
+	if fromSeq <= 1 {
+		c.CoverageMillis = 0
+	}
+	return &c
+}
+
+// Covered returns the coverage start of the streams that are folded from FromSeq on, ms: MinInt64 if that is the first event.
+func (p *Plan) Covered() int64 {
+	if p.FromSeq <= 1 {
+		return math.MinInt64
+	}
+	return p.CoverageMillis
 }
 
 // canonical returns a copy of the plan in the order of its bytes.
@@ -148,7 +173,22 @@ func (p *Plan) Validate() error {
 		}
 		names[m.Name] = struct{}{}
 	}
-	return p.validateReads()
+	return cmp.Or(p.validateBegin(), p.validateReads())
+}
+
+func (p *Plan) validateBegin() error {
+	if p.FromSeq <= 1 && p.CoverageMillis != 0 {
+		return errors.New("plan: coverage_ms where everything is covered")
+	}
+	if n := len(p.HandedOver); n > MaxGenerations {
+		return fmt.Errorf("plan: handed_over: %d generations, at most %d", n, MaxGenerations)
+	}
+	for i, g := range p.HandedOver {
+		if g == 0 || i > 0 && g <= p.HandedOver[i-1] {
+			return errors.New("plan: handed_over: not increasing")
+		}
+	}
+	return nil
 }
 
 func (s *Stream) validate() error {

@@ -3,6 +3,7 @@ package plan
 import (
 	"bytes"
 	"flag"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -92,7 +93,7 @@ func TestPL2_EqualPlansHaveEqualBytes(t *testing.T) {
 	}
 }
 
-// TestPL2_EveryFieldCounts changes each field in turn: the bytes differ, and Diff sees it.
+// TestPL2_EveryFieldCounts changes each field in turn: the bytes differ, and Diff sees it, but for those of Begin.
 func TestPL2_EveryFieldCounts(t *testing.T) {
 	base := samplePlan(t)
 	var walk func(v reflect.Value, path string, f func(path string, v reflect.Value))
@@ -148,8 +149,9 @@ func TestPL2_EveryFieldCounts(t *testing.T) {
 			}
 			continue // such a stream has another ID, which Diff goes by
 		}
-		if c := Diff(base, p); c.Empty() {
-			t.Errorf("Diff does not see %s", at)
+		moment := at == ".FromSeq" || at == ".CoverageMillis"
+		if c := Diff(base, p); c.Empty() != moment || p.Equal(base) != moment {
+			t.Errorf("%s: Diff says %+v", at, c)
 		}
 	}
 }
@@ -254,6 +256,7 @@ func TestDiffWithNothing(t *testing.T) {
 func FuzzDecodePlan(f *testing.F) {
 	f.Add(samplePlan(f).Encode())
 	f.Add((&Plan{Format: Format, ExperimentLabel: "experiment", LookbackMillis: 1}).Encode())
+	f.Add(samplePlan(f).Begin(900, -5, []uint64{3, 40}).Encode())
 	f.Add([]byte(`{"format":1}`))
 	f.Add([]byte(`{"format":2}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -274,4 +277,37 @@ func FuzzDecodePlan(f *testing.F) {
 			t.Fatalf("%+v", c)
 		}
 	})
+}
+
+// What is said of the moment at which a plan comes into force is written and read back, and makes no other plan of it.
+func TestPL2_Begin(t *testing.T) {
+	p := samplePlan(t)
+	for _, q := range []*Plan{p.Begin(1, 77, nil), p.Begin(900, -5, []uint64{3, 40}), p.Begin(900, 0, nil)} {
+		back, err := Decode(q.Encode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(q, back); d != "" {
+			t.Error(d)
+		}
+		if changes := Diff(p, q); !p.Equal(q) || !changes.Empty() {
+			t.Errorf("another plan: %+v", changes)
+		}
+	}
+	if a, b := p.Begin(1, 77, nil).Covered(), p.Begin(900, -5, nil).Covered(); a != math.MinInt64 || b != -5 {
+		t.Error(a, b)
+	}
+	many := make([]uint64, MaxGenerations+1)
+	for i := range many {
+		many[i] = uint64(i + 1)
+	}
+	covered := *p
+	covered.CoverageMillis = 5
+	for name, q := range map[string]*Plan{
+		"out of order": p.Begin(5, 5, []uint64{4, 3}), "zero": p.Begin(5, 5, []uint64{0}), "too many": p.Begin(5, 5, many), "coverage": &covered,
+	} {
+		if _, err := Decode(q.Encode()); err == nil {
+			t.Error(name)
+		}
+	}
 }

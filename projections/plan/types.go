@@ -33,6 +33,11 @@ type Plan struct {
 	MaxFutureMillis   int64             `json:"max_future_ms"` // 0 = unbounded
 	Streams           []Stream          `json:"streams"`       // by ID
 	Materializations  []Materialization `json:"materializations"`
+
+	// What the log knew when the plan was put in force; see Begin.
+	FromSeq        uint64   `json:"from_seq,omitempty"`
+	CoverageMillis int64    `json:"coverage_ms,omitempty"`
+	HandedOver     []uint64 `json:"handed_over,omitempty"`
 }
 
 // Stream is one leaf's selector on one grid. Streams with equal Identity are one stream.

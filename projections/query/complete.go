@@ -13,6 +13,9 @@ func (l *leaf) check(a *Answer, live *liveSteps) *MissError {
 	if times.count() == 0 {
 		return nil
 	}
+	if a.Materializing {
+		return l.miss(ReasonMaterializing, "the stream is still being folded from the log")
+	}
 	if !a.Known {
 		return l.miss(ReasonNoMaterialization, "the plan has just dropped the stream")
 	}

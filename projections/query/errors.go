@@ -53,6 +53,7 @@ func (e *SourceError) Unwrap() error { return e.Err }
 // The reasons of a MissError. They are part of the HTTP API and of metrics.
 const (
 	ReasonNoMaterialization   = "no_materialization"    // no stream holds the samples of a selector
+	ReasonMaterializing       = "materializing"         // a stream will, and is still being folded from the log
 	ReasonOffGrid             = "off_grid"              // streams do, but ranges or evaluation times are not on their grids
 	ReasonBeforeRetention     = "before_retention"      // a window begins before the stream's coverage
 	ReasonUnpublished         = "unpublished"           // a window is not closed for every series of the population

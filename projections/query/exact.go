@@ -27,7 +27,8 @@ func (l *leaf) turnRaw(why *MissError) {
 	}
 }
 
-// readsNames says whether a part of an expression may read what is recorded, which no exact source has.
+// readsNames says whether a part of an expression reads what is recorded by its name, which no exact source has. A selector that may
+// mean written series as well means those to an exact source, as it does to a Prometheus with the same samples.
 func (x *index) readsNames(node parser.Node) bool {
 	if node == nil {
 		return true // it stands for a record
@@ -36,7 +37,7 @@ func (x *index) readsNames(node parser.Node) bool {
 	parser.Inspect(node, func(n parser.Node, _ []parser.Node) error {
 		if vs, ok := n.(*parser.VectorSelector); ok {
 			names, mixed := plan.ReadNames(vs.LabelMatchers, x.names)
-			found = found || mixed || len(names) > 0
+			found = found || !mixed && len(names) > 0
 		}
 		return nil
 	})

@@ -200,7 +200,7 @@ func (e *StepError) Unwrap() error { return e.Err }
 func (e *StepError) Pending() bool {
 	var miss *MissError
 	if errors.As(e.Err, &miss) {
-		return miss.Reason == ReasonUnpublished || miss.Reason == ReasonNoMaterialization
+		return miss.Reason == ReasonUnpublished || miss.Reason == ReasonNoMaterialization || miss.Reason == ReasonMaterializing
 	}
 	return KindOf(e.Err) != KindExecution
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,7 +32,7 @@ const (
 // Panes is what the Recorder asks of the fold. *pane.Projection is one.
 type Panes interface {
 	Plan() *plan.Plan
-	TrackedStreams(ctx context.Context, after log.Seq) (log.Seq, []pane.TrackedStream, error)
+	TrackedStreams(ctx context.Context, after log.Seq, known map[plan.StreamID]log.Seq) (log.Seq, []pane.TrackedStream, error)
 	Forget(ctx context.Context, changes map[plan.StreamID]map[int64]log.Seq) error
 }
 
@@ -79,6 +80,7 @@ type Recorder struct {
 	laggedAt atomic.Int64 // wall time, ms, from which on some were left; 0: none are
 	recorded atomic.Uint64
 	failures atomic.Uint64
+	whole    sync.Map // the records, by id, of which a look left nothing once
 }
 
 // record is one recorded window. Materializations that differ only in what they are called share one.
@@ -173,7 +175,7 @@ func (r *Recorder) Round(ctx context.Context) (left int, err error) {
 
 // follow takes over what changed since the last round, and gives each stream all that is not forgotten.
 func (r *Recorder) follow(ctx context.Context) (log.Seq, map[plan.StreamID]*pane.TrackedStream, error) {
-	seq, streams, err := r.panes.TrackedStreams(ctx, r.seen)
+	seq, streams, err := r.panes.TrackedStreams(ctx, r.seen, r.since)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -268,6 +270,12 @@ func (r *Recorder) adopt() error {
 	if err := r.store.Keep(keep); err != nil {
 		return err
 	}
+	r.whole.Range(func(id, _ any) bool {
+		if _, ok := keep[id.(uint64)]; !ok {
+			r.whole.Delete(id)
+		}
+		return true
+	})
 	r.plan, r.records = p, records
 	return nil
 }
@@ -310,7 +318,20 @@ func (r *Recorder) bringUp(ctx context.Context, rec *record, seq log.Seq, stream
 		todo = append(failed, todo[n:]...)
 	}
 	rec.want(streams, needs, append(open, todo...))
+	if len(todo) == 0 && err == nil {
+		r.whole.Store(rec.id, true)
+	}
 	return len(todo), err
+}
+
+// Recording says whether a materialization of a plan is recorded and its history is not yet: its steps are answered from panes until
+// then. Once it is, that stays so for this process.
+func (r *Recorder) Recording(p *plan.Plan, m *plan.Materialization) bool {
+	if reaches, _, err := p.Reaches(m); err != nil || len(reaches) == 0 {
+		return false // evaluated when it is read
+	}
+	_, whole := r.whole.Load(p.RecordID(m))
+	return !whole
 }
 
 // load reads which of the dirty steps were recorded before, once after a start or a change of plan, and forgets those that are

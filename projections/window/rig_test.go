@@ -280,7 +280,7 @@ func (r *rig) digest() string {
 // changes says what the fold remembers, over all streams.
 func (r *rig) changes() (n int) {
 	r.t.Helper()
-	_, streams, err := r.panes.TrackedStreams(r.ctx, 0)
+	_, streams, err := r.panes.TrackedStreams(r.ctx, 0, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
 
 	"tidemark/transport/upstream"
 )
@@ -26,11 +27,12 @@ type Forwarder interface {
 
 // Options of an API. The zero value is usable.
 type Options struct {
-	Upstream     Forwarder             // where misses go; nil: they are errors
-	ExactCopy    bool                  // the engine has an exact copy: it is asked first where the exact source is wanted
-	QueryTimeout time.Duration         // bound and default of the parameter timeout; 0 = DefaultQueryTimeout
-	Now          func() time.Time      // nil = time.Now
-	Registerer   prometheus.Registerer // nil: no metrics
+	Upstream     Forwarder                 // where misses go; nil: they are errors
+	Copy         Copy                      // the exact copy that the engine has: it comes first where the exact source is wanted; nil: none
+	Exemplars    storage.ExemplarQueryable // nil: none are kept
+	QueryTimeout time.Duration             // bound and default of the parameter timeout; 0 = DefaultQueryTimeout
+	Now          func() time.Time          // nil = time.Now
+	Registerer   prometheus.Registerer     // nil: no metrics
 }
 
 func (o Options) withDefaults() Options {

@@ -33,7 +33,7 @@ type ExperimentReader interface {
 // ExperimentHistory knows the last day.
 type ExperimentHistory interface {
 	History() []master.Totals
-	Rates(name string, n int) (until int64, rates []float64, err error)
+	Rates(name string, n int) (until int64, samples, late []float64, err error)
 }
 
 // Experiments is what the routes about experiments need.
@@ -125,12 +125,12 @@ func NewExperimentRescan(x Experiments) http.Handler {
 func NewExperimentRates(x Experiments) http.Handler {
 	rates := func(_ context.Context, request any) (any, error) {
 		q := request.(detailRequest)
-		until, rates, err := x.History.Rates(q.name, q.slots)
+		until, samples, late, err := x.History.Rates(q.name, q.slots)
 		if err != nil {
 			return nil, masterError(err)
 		}
 		const day = 24 * 3600 * 1000
-		return map[string]any{"from_ms": until - day, "until_ms": until, "slot_ms": day / int64(q.slots), "rates": rates}, nil
+		return map[string]any{"from_ms": until - day, "until_ms": until, "slot_ms": day / int64(q.slots), "rates": samples, "late_rates": late}, nil
 	}
 	return kithttp.NewServer(rates, decodeDetail, encodeData, kithttp.ServerErrorEncoder(EncodeError))
 }

@@ -78,22 +78,6 @@ func (f *form) time(name string, def time.Time) (time.Time, *Error) {
 	return t, nil
 }
 
-// span reads an optional start and end.
-func (f *form) span() *Error {
-	start, err := f.time("start", minTime())
-	if err != nil {
-		return err
-	}
-	end, err := f.time("end", maxTime())
-	if err != nil {
-		return err
-	}
-	if end.Before(start) {
-		return invalidParam("end", errEndBeforeStart)
-	}
-	return nil
-}
-
 var (
 	errEndBeforeStart = errors.New("end timestamp must not be before start time")
 	errStepNotAbove0  = errors.New("zero or negative query resolution step widths are not accepted. Try a positive integer")

@@ -98,7 +98,7 @@ func (a *API) common(f *form) (c query.Common, err *Error) {
 }
 
 func (a *API) answer(ctx context.Context, w http.ResponseWriter, r *http.Request, f *form, question ask) {
-	if a.opts.Upstream != nil && !a.opts.ExactCopy && exactPlease(r) {
+	if a.opts.Upstream != nil && a.opts.Copy == nil && exactPlease(r) {
 		a.forward(ctx, w, r, f, missNoStore)
 		return
 	}

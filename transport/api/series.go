@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
 )
 
 // SeriesIndex knows which label sets exist. All three take the union over the sets of matchers (no sets: everything), give
@@ -19,11 +20,12 @@ type SeriesIndex interface {
 	LabelValues(ctx context.Context, name string, sets [][]*labels.Matcher, limit int) ([]string, error)
 }
 
-// lookup is what the three kinds of list have in common. The index has no time dimension: start and end are checked, and
-// the answer covers all time, which is a superset of what was asked.
+// lookup is what the three kinds of list have in common. The index has no time dimension: without an exact copy start and end are
+// checked, and the answer covers all time, which is a superset of what was asked.
 type lookup struct {
 	sets  [][]*labels.Matcher
 	limit int // at least 1
+	span  timeRange
 }
 
 func (a *API) lookup(w http.ResponseWriter, r *http.Request, demandMatch bool) (*lookup, *Error) {
@@ -41,7 +43,7 @@ func (a *API) lookup(w http.ResponseWriter, r *http.Request, demandMatch bool) (
 	if l.limit == 0 || l.limit > MaxListed {
 		l.limit = MaxListed
 	}
-	if err = f.span(); err != nil {
+	if l.span, err = f.timeRange(); err != nil {
 		return nil, err
 	}
 	sets, perr := f.matcherSets(a.parser)
@@ -66,7 +68,11 @@ func (a *API) Series(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), a.opts.QueryTimeout)
 	defer cancel()
-	found, err := a.series.Series(ctx, l.sets, l.limit+1)
+	found, err := merged(ctx, a, l, labels.Compare,
+		func() ([]labels.Labels, error) { return a.series.Series(ctx, l.sets, l.limit+1) },
+		func(q storage.Querier, set []*labels.Matcher, hints *storage.LabelHints) ([]labels.Labels, error) {
+			return seriesIn(ctx, q, l.span, set, hints.Limit)
+		})
 	if err != nil {
 		a.listError(w, err)
 		return
@@ -102,7 +108,12 @@ func (a *API) LabelNames(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), a.opts.QueryTimeout)
 	defer cancel()
-	names, err := a.series.LabelNames(ctx, l.sets, l.limit+1)
+	names, err := merged(ctx, a, l, strings.Compare,
+		func() ([]string, error) { return a.series.LabelNames(ctx, l.sets, l.limit+1) },
+		func(q storage.Querier, set []*labels.Matcher, hints *storage.LabelHints) ([]string, error) {
+			names, _, err := q.LabelNames(ctx, hints, set...)
+			return names, err
+		})
 	if err != nil {
 		a.listError(w, err)
 		return
@@ -127,7 +138,12 @@ func (a *API) LabelValues(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), a.opts.QueryTimeout)
 	defer cancel()
-	values, err := a.series.LabelValues(ctx, name, l.sets, l.limit+1)
+	values, err := merged(ctx, a, l, strings.Compare,
+		func() ([]string, error) { return a.series.LabelValues(ctx, name, l.sets, l.limit+1) },
+		func(q storage.Querier, set []*labels.Matcher, hints *storage.LabelHints) ([]string, error) {
+			values, _, err := q.LabelValues(ctx, name, hints, set...)
+			return values, err
+		})
 	if err != nil {
 		a.listError(w, err)
 		return
@@ -169,23 +185,6 @@ func (a *API) FormatQuery(w http.ResponseWriter, r *http.Request) {
 	}
 	body := appendEscaped([]byte(`{"status":"success","data":`), expr.Pretty(0))
 	writeJSON(w, http.StatusOK, append(body, '}'))
-}
-
-// Exemplars serves /api/v1/query_exemplars. Exemplars are not served from panes: the answer to a good request is empty.
-func (a *API) Exemplars(w http.ResponseWriter, r *http.Request) {
-	f, perr := readForm(w, r)
-	if perr == nil {
-		perr = f.span()
-	}
-	if perr != nil {
-		WriteError(w, perr)
-		return
-	}
-	if _, err := a.parser.ParseExpr(f.Get("query")); err != nil {
-		WriteError(w, &Error{Type: TypeBadData, Err: err})
-		return
-	}
-	writeJSON(w, http.StatusOK, []byte(`{"status":"success","data":[]}`))
 }
 
 // NotFound answers unknown paths under /api/v1 (H1).

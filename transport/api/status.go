@@ -176,6 +176,16 @@ type Materialization struct {
 	LagEvents     int64            `json:"lag_events"` // events in the log that its fold has not applied
 	Hits          int64            `json:"hits"`
 	Misses        map[string]int64 `json:"misses"` // by reason
+	Backfill      *Backfill        `json:"backfill,omitempty"`
+}
+
+// Backfill says how far a materialization is folded from the log that was added over a history.
+type Backfill struct {
+	From   uint64   `json:"from_seq"`        // the first event that it is folded from
+	Seq    uint64   `json:"seq"`             // the last event folded
+	Target uint64   `json:"target_seq"`      // the newest event of the log
+	Left   *float64 `json:"eta_seconds"`     // until it is there, at the rate of the last seconds; null: unknown
+	Error  string   `json:"error,omitempty"` // why it does not go on; it is tried again
 }
 
 // Materializations lists what is materialized, in the order of the configuration.

@@ -16,7 +16,7 @@ const meaning = {
 };
 
 // Origin says where the answer came from and how far it is proven.
-export function Origin({ answer }) {
+export function Origin({ answer, onExplain }) {
   const route = answer.header('X-Tidemark-Route');
   const seq = answer.header('X-Tidemark-Seq');
   const through = answer.header('X-Tidemark-Complete-Through');
@@ -27,6 +27,9 @@ export function Origin({ answer }) {
     ${through && html`<span>complete through <${Time} ms=${Number(through)} /></span>`}
     ${seq && html`<span>log position ${format.count(Number(seq))}</span>`}
     <span>${format.count(size(answer.data))} series in ${format.duration(answer.took)}</span>
+    ${stats && stats.steps && html`<span>${Object.entries(stats.steps).filter(([, n]) => n > 0).map(([r, n]) => `${format.count(n)} ${n === 1 ? 'step' : 'steps'} ${r}`).join(', ')}</span>`}
+    ${stats && stats.miss && html`<button type="button" class="small" title="Why panes did not answer all of it" onClick=${onExplain}>${stats.miss}</button>`}
+    ${stats && stats.sketchError > 0 && html`<span>${format.count(stats.sketchedLeaves)} ${stats.sketchedLeaves === 1 ? 'part' : 'parts'} from sketches, exact to ${stats.sketchError * 100} %</span>`}
     ${stats && html`<${Counts} stats=${stats} />`}
   </div>`;
 }
@@ -35,10 +38,12 @@ function size(data) {
   return data.resultType === 'vector' || data.resultType === 'matrix' ? data.result.length : 1;
 }
 
+const apart = ['seq', 'completeThroughMs', 'sketchError', 'sketchedLeaves']; // shown elsewhere
+
 // Counts shows the figures of an answer, whatever they are called.
 function Counts({ stats }) {
-  const figures = Object.entries(stats).filter(([name, v]) => typeof v === 'number' && v > 0 && name !== 'seq' && name !== 'completeThroughMs');
-  const nested = Object.entries(stats).filter(([, v]) => v && typeof v === 'object' && !Array.isArray(v));
+  const figures = Object.entries(stats).filter(([name, v]) => typeof v === 'number' && v > 0 && !apart.includes(name));
+  const nested = Object.entries(stats).filter(([name, v]) => v && typeof v === 'object' && !Array.isArray(v) && name !== 'steps');
   for (const [name, of] of nested) {
     for (const [k, v] of Object.entries(of)) if (typeof v === 'number' && v > 0) figures.push([`${name} ${k}`, v]);
   }

@@ -4,32 +4,39 @@ import { get } from './api.js';
 import { href, useRoute } from './route.js';
 import { useLoad } from './load.js';
 import { Icon, Note } from './parts.js';
+import { Experiments } from './experiments.js';
+import { Experiment } from './experiment.js';
 import { Query } from './query.js';
 import { LogScreen } from './log.js';
+import { Tasks } from './tasks.js';
 
+// The screens: name in the address, title, component, and under which of them it stands in the list of screens, if not its own.
 const screens = [
+  ['experiments', 'Experiments', Experiments],
   ['query', 'Query', Query],
   ['log', 'Log', LogScreen],
+  ['tasks', 'Tasks', Tasks],
+  ['experiment', 'Experiment', Experiment, 'experiments'],
 ];
-const first = 'query';
+const first = 'experiments';
 
 function App() {
   const route = useRoute();
-  const [name, title, Screen] = screens.find(([n]) => n === route.screen) || screens.find(([n]) => n === first);
+  const [name, title, Screen, under = name] = screens.find(([n]) => n === route.screen) || screens.find(([n]) => n === first);
   const main = useRef(null);
   const shown = useRef(name);
   useEffect(() => {
-    document.title = `${title} – Tidemark`;
+    document.title = `${route.arg || title} – Tidemark`;
     // Whoever does not see the page is told that it is another one.
     if (shown.current !== name) main.current.focus();
     shown.current = name;
-  }, [name]);
+  }, [name, route.arg]);
   return html`
     <a class="skip" href="#main" onClick=${(e) => {
       e.preventDefault(); // the fragment is the state
       main.current.focus();
     }}>Skip to content</a>
-    <${Header} screen=${name} />
+    <${Header} screen=${under} />
     <main id="main" tabindex="-1" ref=${main}>
       <${Screen} key=${name} route=${route} />
     </main>`;
@@ -43,7 +50,7 @@ function Header({ screen }) {
       <div class="top-row">
         <a class="brand" href=${href(first)}><img src="ui/icon.svg" alt="" width="24" height="24" />Tidemark</a>
         <nav aria-label="Screens"><ul>
-          ${screens.filter(([, title]) => title).map(([name, title]) => html`<li key=${name}>
+          ${screens.filter(([, , , under]) => !under).map(([name, title]) => html`<li key=${name}>
             <a href=${href(name)} aria-current=${name === screen ? 'page' : undefined}>${title}</a>
           </li>`)}
         </ul></nav>

@@ -14,17 +14,21 @@ export function Explain({ expr, times, ranged, materializations }) {
   const parts = plan.data.parts || [];
   if (parts.length === 0) return html`<${Empty} title="Nothing is read">The expression has no selector; the engine computes it alone.</${Empty}>`;
   const missing = parts.filter((p) => p.miss).length;
+  const unanswered = parts.filter((p) => p.source === 'none').length;
   return html`
-    <p class="hint">${missing === 0 ? 'Every part is answered from what is published, as far as it is published.'
-    : `${missing} of ${parts.length} parts cannot be answered from panes.`}</p>
+    <p class="hint">${missing === 0 ? 'Every part is answered from panes or recorded windows.'
+    : `${missing} of ${parts.length} ${parts.length === 1 ? 'part' : 'parts'} cannot be answered from panes${unanswered < missing ? ', and what this server has of raw samples answers them instead' : ''}.`}</p>
     <ol class="parts">${parts.map((p) => html`<${Part} key=${p.node} part=${p} materializations=${materializations} />`)}</ol>`;
 }
+
+const sources = { panes: 'good', recorded: 'good', local: 'warn', none: 'bad' };
 
 function Part({ part, materializations }) {
   const children = part.children || part.parts || [];
   return html`<li class="part">
     <div class="part-head"><code class="part-node">${part.node}</code>
-      ${part.miss ? html`<${Badge} kind="bad">${part.miss.reason}</${Badge}>` : html`<${Badge} kind="good">${part.reads ? 'recorded' : 'panes'}</${Badge}>`}</div>
+      <span class="part-badges">${part.miss && html`<${Badge} kind=${part.source === 'none' ? 'bad' : 'quiet'}>${part.miss.reason}</${Badge}> `}
+        <${Badge} kind=${sources[part.source] || 'quiet'}>${part.source}</${Badge}></span></div>
     ${part.miss ? html`<${Miss} reason=${part.miss.reason} detail=${part.miss.detail} node=${part.node} materializations=${materializations} />` : html`<${Source} part=${part} />`}
     ${children.length > 0 && html`<ol class="parts">${children.map((c) => html`<${Part} key=${c.node} part=${c} materializations=${materializations} />`)}</ol>`}
   </li>`;

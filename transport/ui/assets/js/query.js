@@ -48,7 +48,8 @@ export function Query({ route }) {
     ${expr === '' ? html`<${Start} list=${list} />`
     : !ready ? html`<${Loading} what="Asking" />`
     : mode === 'explain' ? html`<${Panel} title="How it is answered"><${Explain} expr=${expr} times=${times} ranged=${true} materializations=${list.data} /></${Panel}>`
-    : html`<${Answer} expr=${expr} mode=${mode} times=${times} ending=${(end) => timesOf({ ...params, end }, grid, run.now)} n=${run.n} materializations=${list.data} pinned=${!!params.end}
+    : html`<${Answer} expr=${expr} mode=${mode} times=${times} ending=${(end) => timesOf({ ...params, end }, grid, run.now)} n=${run.n} materializations=${list.data}
+        pinned=${!!params.end} consistency=${params.published ? 'published' : ''}
         onZoom=${(from, to) => change({ range: rangeText(to - from), end: to, step: '' })}
         onEnd=${(end) => change({ end })} onExplain=${() => change({ mode: 'explain' })} />`}`;
 }
@@ -58,12 +59,12 @@ const rangeText = (ms) => Math.max(Math.round(ms / 1000), 1) + 's';
 const mostTries = 4;
 
 // ask puts the question. Where "now" is not published yet it asks up to where it is, and says so in of.cut.
-async function ask(expr, ranged, times, ending, pinned, signal) {
+async function ask(expr, ranged, times, ending, pinned, consistency, signal) {
   for (let t = times, cut = null, n = 1; ; n++) {
     try {
       const answer = await (ranged
-        ? post('api/v1/query_range', { query: expr, start: t.start / 1000, end: t.end / 1000, step: t.step / 1000, stats: 'true' }, signal)
-        : post('api/v1/query', { query: expr, time: t.time / 1000, stats: 'true' }, signal));
+        ? post('api/v1/query_range', { query: expr, start: t.start / 1000, end: t.end / 1000, step: t.step / 1000, stats: 'true', consistency }, signal)
+        : post('api/v1/query', { query: expr, time: t.time / 1000, stats: 'true', consistency }, signal));
       return { ...answer, data: { ...answer.data, of: { ranged, times: t, cut } } };
     } catch (error) {
       const frontier = frontierIn(error);
@@ -74,19 +75,19 @@ async function ask(expr, ranged, times, ending, pinned, signal) {
   }
 }
 
-function Answer({ expr, mode, times, ending, pinned, n, onZoom, onEnd, onExplain, materializations }) {
+function Answer({ expr, mode, times, ending, pinned, consistency, n, onZoom, onEnd, onExplain, materializations }) {
   const ranged = mode === 'graph';
-  const deps = [expr, ranged, n, ranged && times.start, ranged && times.step, times.end];
-  const asked = useLoad((signal) => ask(expr, ranged, times, ending, pinned, signal), deps);
+  const deps = [expr, ranged, n, ranged && times.start, ranged && times.step, times.end, consistency];
+  const asked = useLoad((signal) => ask(expr, ranged, times, ending, pinned, consistency, signal), deps);
   if (asked.error) {
     return html`<${QueryError} error=${asked.error} expr=${expr} onEnd=${onEnd} onExplain=${onExplain} materializations=${materializations} />`;
   }
   const of = asked.data && asked.data.of;
   if (!of || of.ranged !== ranged) return html`<${Loading} what="Asking" />`;
   return html`<section class=${'panel answer' + (asked.busy ? ' busy' : '')} aria-label="Answer" aria-busy=${asked.busy ? 'true' : 'false'}>
-    <${Origin} answer=${asked.answer} />
+    <${Origin} answer=${asked.answer} onExplain=${onExplain} />
     <div class="panel-body">
-      ${of.cut !== null && html`<${Note} kind="info">What is later than <${Time} ms=${of.cut} /> is still open; the answer ends there. A barrier, later samples or the clock publish more.</${Note}>`}
+      ${of.cut !== null && html`<${Note} kind="info">What is later than <${Time} ms=${of.cut} /> is not published yet; the answer ends there. A barrier, later samples or the clock publish more.</${Note}>`}
       <${Notices} answer=${asked.answer} />
       ${ranged ? html`<${Graph} key=${n} data=${asked.data} times=${of.times} onZoom=${onZoom} />` : html`<${Instant} data=${asked.data} />`}
     </div>

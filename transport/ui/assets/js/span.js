@@ -59,6 +59,8 @@ export function Span({ params, grid, now, ranged, set }) {
       onCommit=${(v) => set({ step: format.parseDuration(v) ? v.trim() : '' })} /></${Field}>`}
     <label class="check"><input type="checkbox" checked=${!params.exact} onChange=${(e) => set({ exact: e.currentTarget.checked ? '' : '1' })} />
       <span>Align to the grid of ${format.promDuration(grid)}</span></label>
+    <label class="check" title="Leaves out what panes that are still open would add"><input type="checkbox" checked=${!!params.published} onChange=${(e) => set({ published: e.currentTarget.checked ? '1' : '' })} />
+      <span>Published only</span></label>
   </div>`;
 }
 
