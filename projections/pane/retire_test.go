@@ -1,6 +1,7 @@
 package pane
 
 import (
+	"flag"
 	"fmt"
 	"slices"
 	"testing"
@@ -11,14 +12,14 @@ import (
 	"tidemark/log"
 )
 
+// retireExperiments is how many experiments TestP10_RetirementFreesTheMemory retires. By hand: -args -retire=10000.
+var retireExperiments = flag.Int("retire", 1000, "experiments of the test of what retirement frees")
+
 // Retiring experiments frees at least nine tenths of the memory that they held, and each returns with its next sample: its series is the
 // same one, what it had closed stays closed, and what was published is read as before. Seen to fail with the call of releaseExperiment
 // taken out of retire: then most of it stays.
 func TestP10_RetirementFreesTheMemory(t *testing.T) {
-	experiments, series := 10_000, 20
-	if testing.Short() {
-		experiments = 1000
-	}
+	experiments, series := *retireExperiments, 20
 	ctx := testContext(t)
 	// On a disk, and with caches that hold next to nothing, so that what is measured is what the panes and the index hold.
 	n, err := startNodeIn(t.TempDir(), vfs.Default, log.Options{DictionaryCache: 1000, CacheBytes: 1 << 20, TailBytes: 64 << 10}, Options{Workers: 2, CheckpointInterval: -1})
