@@ -279,7 +279,7 @@ func readersWaitForNothing(t *testing.T) {
 }
 
 // 30,000 experiments of which 1 % changed: 300 are observed, 29,700 skipped; and a thousand rounds leave the heap as ten do. Seen to fail
-// with newWork putting everything into todo, and with history keeping its points for ever.
+// with newWork putting everything into todo.
 func TestM1_CostsWhatChanged(t *testing.T) {
 	rounds := 1000
 	if testing.Short() {
