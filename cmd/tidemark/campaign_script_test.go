@@ -448,7 +448,7 @@ func (p *play) do(v move) error {
 	case "expire":
 		return p.expire(ctx)
 	case "keep":
-		if err := n.keeper.keep(ctx); err != nil {
+		if err := cmpErr(n.folding.Wait(ctx, n.events.Head()), n.keeper.keep(ctx)); err != nil {
 			return p.refused(err)
 		}
 		return p.same()
