@@ -215,7 +215,7 @@ func TestM6_RetiredCostsNothingAndIsFound(t *testing.T) {
 	if c, p := r.rows.counted(); r.model.observed != 0 || c-commits != 100 || p-puts != 200 {
 		t.Fatalf("%d reads, %d commits of %d rows", r.model.observed, c-commits, p-puts)
 	}
-	commits, puts = r.rows.counted()
+	commits, _ = r.rows.counted()
 	if p := r.list(ListRequest{}); p.Total != 10 || p.Hot != 10 || p.Gone != 5 {
 		t.Fatalf("%+v", p)
 	}
@@ -444,5 +444,63 @@ func TestM12_FoldOutlivesADiskThatFails(t *testing.T) {
 		if want := seq; seq < 3 && f.Saved() != 0 || seq == 3 && f.Saved() != want {
 			t.Fatalf("saved %d", f.Saved())
 		}
+	}
+}
+
+// E01: what is stored after a thousand rounds is what ten rounds left, and each round was one commit.
+func TestCase_E01_TableDoesNotGrowWithRounds(t *testing.T) {
+	r := startRig(t)
+	const n = 500
+	r.many(n)
+	var after10 int
+	for round := 1; round <= 1000; round++ {
+		for i := range 5 {
+			r.model.x[numbered((5*round+i)%n)].Version = log.Seq(1<<40 + round)
+		}
+		r.round()
+		if round%10 == 0 {
+			if err := r.master.Upkeep(r.ctx()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if headers, rows := r.stored(); round == 10 {
+			after10 = headers + rows
+		} else if round == 1000 && headers+rows > 3*after10 {
+			t.Fatalf("%d rows after 10 rounds, %d after 1,000", after10, headers+rows)
+		}
+	}
+	if commits, _ := r.rows.counted(); r.master.Snapshot().Version != 1000 || commits > 1000+3*100+10 {
+		t.Fatalf("version %d, %d commits", r.master.Snapshot().Version, commits)
+	}
+}
+
+// E20: a new experiment is listed after the next round; a table that is older than two intervals says so, and so does one that was made
+// from a fold that is behind.
+func TestCase_E20_OldTableSaysSo(t *testing.T) {
+	r := startRig(t)
+	if p := r.list(ListRequest{}); !p.Stale || p.ScannedAt != never {
+		t.Fatalf("%+v", p)
+	}
+	r.round()
+	r.write("new", 1)
+	if p := r.list(ListRequest{}); p.Stale || p.Total != 0 {
+		t.Fatalf("%+v", p)
+	}
+	r.round()
+	if p := r.list(ListRequest{}); p.Stale || p.Total != 1 || p.ScannedAt != r.now.Load() {
+		t.Fatalf("%+v", p)
+	}
+	r.pass(2 * time.Minute)
+	if r.list(ListRequest{}).Stale {
+		t.Fatal("stale after two intervals")
+	}
+	r.pass(time.Millisecond)
+	if !r.list(ListRequest{}).Stale {
+		t.Fatal("not stale after more than two intervals")
+	}
+	r.round()
+	r.master.opts.Lagging = func() bool { return true }
+	if !r.list(ListRequest{}).Stale {
+		t.Fatal("not stale while the fold is behind")
 	}
 }

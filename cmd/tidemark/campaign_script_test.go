@@ -311,9 +311,7 @@ type play struct {
 	plan   int
 	base   int64 // of log time at this start
 	mono   int64
-	begun  bool
 	acked  func(head int) // called when all that was sent so far is acknowledged
-	seen   modelOps
 	asked  struct{ questions, warm int }
 	engine *promql.Engine
 	every  int  // compare after every so many events only; 0: after each

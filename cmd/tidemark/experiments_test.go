@@ -305,7 +305,7 @@ func TestCase_E18_SearchIsText(t *testing.T) {
 
 // Reading about a retired experiment, fresh or not, leaves the log, its state and its counters as they are; a page of another origin
 // changes nothing.
-func TestCase_E24_ReadingChangesNothing(t *testing.T) {
+func TestCase_E24_RetiredStaysRetired(t *testing.T) {
 	c := startControl(t, "1ms")
 	now := time.Now().UnixMilli()
 	c.write(now, "x")

@@ -289,7 +289,7 @@ func TestServeWithoutArguments(t *testing.T) {
 	if code := s.write("m", time.Now().UnixMilli(), 1); code != http.StatusNoContent {
 		t.Errorf("write: %d", code)
 	}
-	if r, route := s.instant("last_over_time(m[1m])", time.Now().UnixMilli()+1); r.code != http.StatusOK || route != "local" || !strings.Contains(r.body, `"1"`) {
+	if r, route := s.instant("last_over_time(m[1m])", time.Now().UnixMilli()+2000); r.code != http.StatusOK || route != "local" || !strings.Contains(r.body, `"1"`) {
 		t.Errorf("what was written, off every grid: %d %q %s", r.code, route, r.body)
 	}
 	s.stop(p)

@@ -8,7 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-const keyRow = 'r'
+const keyRow = 'o'
 
 // ExperimentRow is what a shard has counted of one experiment.
 type ExperimentRow struct {

@@ -68,6 +68,7 @@ type Shard struct {
 	pending     map[string]*experiment        // those with an open bucket
 	corrections map[string]*experiment        // those with a correction that no compaction has covered
 	gone        map[string]log.Seq            // dropped by the event, and still in the last checkpoint
+	drops       int                           // experiments dropped since the maps above were made
 	unwanted    map[log.SeriesRef]*experiment // of series that no stream takes, as far as they have come up; not part of the state
 
 	plan    *plan.Plan
