@@ -691,7 +691,11 @@ func (p *play) query(ctx context.Context, choice uint64) error {
 	if st == nil {
 		return fmt.Errorf("no stream for %s", q.expr)
 	}
-	must := p.m.answerable(st.spec.ID, e, q.r, q.by)
+	task := ""
+	if q.metric == "f" {
+		task = "x"
+	}
+	must := p.m.answerable(st.spec.ID, e, q.r, task, q.by)
 	r, code, text := p.w.query(q.expr, e)
 	p.asked.questions++
 	if code != http.StatusOK || r.route != "warm" {
