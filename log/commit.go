@@ -364,6 +364,18 @@ func (c *committer) newID(logTime int64) (ulid.ULID, error) {
 
 // sync waits for the fsync of a batch and then lets the world know.
 func (l *Log) sync(b *unsynced) {
+	if plantedHeadAhead {
+		_ = writeHead(l.opts.FS, l.dir, headNote{seq: b.events[len(b.events)-1].Seq, hash: b.hash})
+	}
+	if plantedAckBeforeSync {
+		l.durable.advance(b.events, b.sizes, b.hash)
+		for _, r := range b.requests {
+			close(r.done)
+		}
+		_ = b.batch.SyncWait()
+		l.dict.synced(b.defined)
+		return
+	}
 	if l.Err() == nil {
 		if err := b.batch.SyncWait(); err != nil {
 			l.setPoison(err)

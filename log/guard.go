@@ -60,6 +60,9 @@ func (g *storeGuard) Errorf(format string, args ...any) {
 
 func (g *storeGuard) Fatalf(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
+	if plantedFatalReturns {
+		return
+	}
 	g.mu.Lock()
 	if g.err == nil {
 		g.err = err
@@ -89,8 +92,8 @@ func (g *storeGuard) finish() { g.once.Do(func() { close(g.done) }) }
 
 // walFailed takes the error of a WAL, nil included, and returns it.
 func (g *storeGuard) walFailed(err error) error {
-	if err == nil {
-		return nil
+	if err == nil || plantedFatalReturns {
+		return err
 	}
 	g.mu.Lock()
 	poison := g.poison

@@ -95,6 +95,9 @@ func writeHead(fs vfs.FS, dir string, n headNote) error {
 }
 
 func syncDir(fs vfs.FS, dir string) error {
+	if plantedNoDirectorySync {
+		return nil
+	}
 	d, err := fs.OpenDir(dir)
 	if err != nil {
 		return err

@@ -286,7 +286,7 @@ func (w *walk) query(t *testing.T) {
 
 // completion offers names while they are typed, and takes one with the keyboard alone.
 func (w *walk) completion(t *testing.T) {
-	w.open("#/query?mode=table")
+	w.open(fmt.Sprintf("#/query?mode=table&end=%d", w.edge))
 	w.until("the box is there", `document.querySelector('textarea')`)
 	w.do(`document.querySelector('textarea').focus()`)
 	w.keys("avg_over_time(training_l")
@@ -310,7 +310,7 @@ func (w *walk) completion(t *testing.T) {
 // log shows how far the log is, and a barrier called there closes what was open.
 func (w *walk) log(t *testing.T) {
 	w.open("#/log")
-	w.says("Log and projections", "following", "checkpoint of pane", "None since the start")
+	w.says("Log and projections", "following", "checkpoint of pane", "Recent barriers and drains")
 	before := w.frontier()
 	w.press("main", "Barrier now…")
 	w.until("it asks", `document.querySelector('dialog[open]')`)
@@ -330,7 +330,7 @@ func (w *walk) frontier() int64 {
 
 // names are shown as they are, wherever they come from: labels, expressions, errors, the address.
 func (w *walk) names(t *testing.T) {
-	w.open("#/query?mode=table&expr=avg_over_time(training_loss[1m])")
+	w.open(fmt.Sprintf("#/query?mode=table&end=%d&expr=avg_over_time(training_loss[1m])", w.edge))
 	for _, name := range hostile {
 		w.says(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(name))
 	}
@@ -338,8 +338,9 @@ func (w *walk) names(t *testing.T) {
 	w.shot("names-query")
 	w.open("#/query?expr=" + strings.ReplaceAll(hostile[0], " ", "%20"))
 	w.says("The expression cannot be read")
-	w.open("#/<img%20src=x%20onerror=alert(1)>?expr=<script>alert(1)</script>")
-	w.says("The expression cannot be read")
+	w.open("#/<img%20src=x%20onerror=alert(1)>?search=<script>alert(1)</script>")
+	w.until("a screen that is not there is the first one", `document.querySelector('h1').innerText === 'Experiments'`)
+	w.until("the search has found what is in the address", fmt.Sprintf(`%s.join() === %q`, rows, hostile[4]))
 	strange := valueOf[int](w.browser, `document.querySelectorAll('img:not([src="ui/icon.svg"]), [onerror], [onload], [onfocus], script:not([src]), a[href^="javascript"]').length`)
 	if strange != 0 {
 		t.Errorf("%d elements were made of names", strange)
@@ -383,7 +384,7 @@ func (w *walk) frame(t *testing.T) {
 // unreachable: what was read stays, and the page says that the server is gone.
 func (w *walk) unreachable(t *testing.T) {
 	w.open("#/log")
-	w.says("Log and projections", "ready")
+	w.says("Recent barriers and drains", "ready")
 	w.process.kill()
 	w.says("The server cannot be reached", "Recent barriers and drains")
 	w.shots("unreachable")

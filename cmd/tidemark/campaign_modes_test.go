@@ -85,7 +85,8 @@ func (c *trials) crashes(seed uint64) {
 	clock := &simClock{}
 	rng := rand.New(rand.NewPCG(seed, 78))
 	var acked, moving, plan atomic.Int64
-	images := make(chan crashImage, 500) // enough for one flush: the service must not wait for the checks
+	images := make(chan crashImage, 4096) // enough for one move: the service must not wait for the checks while it works
+	var pending sync.WaitGroup
 	percents := [...]int{0, 50, 100}
 	t := newTap(func(total int, at opPoint, op errorfs.Op) error {
 		if op.Kind == errorfs.OpFileClose || op.Kind == errorfs.OpLock || c.only != nil && at != *c.only || c.slice && total%8 != 0 {
@@ -93,6 +94,7 @@ func (c *trials) crashes(seed uint64) {
 		}
 		before := int(acked.Load()) // before the image, so that it holds at least these
 		percent := percents[(total+int(seed))%3]
+		pending.Add(1)
 		images <- crashImage{
 			disk:  disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}),
 			clock: (&simClock{}).at(clock), acked: before, move: int(moving.Load()), plan: int(plan.Load()),
@@ -105,6 +107,7 @@ func (c *trials) crashes(seed uint64) {
 		rng := rand.New(rand.NewPCG(seed, 79))
 		for im := range images {
 			c.recover(s, ref, im, rng)
+			pending.Done()
 		}
 	})
 	w := newWorld(errorfs.Wrap(disk, t), clock, c.plans, s.workers)
@@ -122,6 +125,7 @@ func (c *trials) crashes(seed uint64) {
 			plan.Store(int64(v.plan))
 		}
 		err = again.do(v)
+		pending.Wait()
 	}
 	if err == nil {
 		err = w.stop()
@@ -185,6 +189,7 @@ func (c *trials) recover(s script, ref *reference, im crashImage, rng *rand.Rand
 // recovered is one recovery.
 func (c *trials) recovered(s script, ref *reference, im crashImage, fs vfs.FS, on bool, rng *rand.Rand) error {
 	w := newWorld(fs, im.clock, c.plans, 1+rng.IntN(4))
+	w.looks = !on && rng.IntN(8) > 0
 	if err := w.open(im.plan); err != nil {
 		return fmt.Errorf("start: %w", err)
 	}

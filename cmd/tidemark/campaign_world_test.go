@@ -66,6 +66,7 @@ type world struct {
 	plans   []*loaded // by number; parsed once
 	workers int
 	free    uint64
+	looks   bool // it is looked at and let go: no last checkpoint, no HTTP
 
 	f       *serveFlags
 	n       *node
@@ -76,6 +77,7 @@ type world struct {
 
 	stopLog, stopRest context.CancelFunc
 	logDone, restDone chan error
+	ended             chan struct{} // closed when the fold has ended, which it does by itself only when it fails
 }
 
 // campaignPlans are the configurations between which scripts change.
@@ -123,20 +125,30 @@ func (w *world) open(at int) error {
 		return err
 	}
 	w.n, w.openedWall, w.openedMono = n, w.clock.wall.Load(), w.clock.mono.Load()
-	if w.handler, err = w.f.handler(n, l.cfg, nil); err != nil {
-		return errors.Join(err, n.close())
+	run := n.panes.RunReadOnly
+	if !w.looks {
+		run = n.panes.Run
+		if w.handler, err = w.f.handler(n, l.cfg, nil); err != nil {
+			return errors.Join(err, n.close())
+		}
 	}
 	w.compact = bucket.NewCompactor(n.views, bucket.CompactorOptions{MinPieces: 2, SweepKeys: 1 << 20})
 	logCtx, stopLog := context.WithCancel(context.Background())
 	ctx, stopRest := context.WithCancel(context.Background())
 	w.stopLog, w.stopRest = stopLog, stopRest
-	w.logDone, w.restDone = make(chan error, 1), make(chan error, 1)
+	w.logDone, w.restDone, w.ended = make(chan error, 1), make(chan error, 1), make(chan struct{})
+	ended := w.ended
 	go func() { w.logDone <- n.events.Run(logCtx) }()
 	go func() {
 		var wg sync.WaitGroup
-		errs := make([]error, 2)
-		wg.Go(func() { errs[0] = n.panes.Run(ctx) })
-		wg.Go(func() { errs[1] = n.runner.Run(ctx) })
+		errs := make([]error, 3)
+		wg.Go(func() { errs[0] = run(ctx) })
+		wg.Go(func() {
+			if errs[1] = n.runner.Run(ctx); errs[1] != nil {
+				close(ended)
+			}
+		})
+		wg.Go(func() { errs[2] = n.folding.Run(ctx) })
 		wg.Wait()
 		w.restDone <- errors.Join(errs...)
 	}()
@@ -147,6 +159,13 @@ func (w *world) open(at int) error {
 func (w *world) wait() error {
 	ctx, cancel := context.WithTimeout(context.Background(), worldPatience)
 	defer cancel()
+	go func() {
+		select {
+		case <-w.ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	return w.n.runner.Wait(ctx, w.n.events.Head())
 }
 

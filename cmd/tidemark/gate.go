@@ -52,6 +52,8 @@ type gate struct {
 	sealing sync.RWMutex // held for reading while an event is appended
 	sealed  bool
 
+	seen map[log.Hash]bool // of plantedDedupeAtDoor
+
 	resume       sync.Mutex
 	refusedSince time.Time // zero while writes are taken
 }
@@ -124,6 +126,17 @@ func (g *gate) Append(ctx context.Context, body log.Body) (log.Seq, error) {
 	defer g.sealing.RUnlock()
 	if g.sealed {
 		return 0, remotewrite.ErrSealed
+	}
+	if w, ok := body.(*log.Write); plantedDedupeAtDoor && ok {
+		g.resume.Lock()
+		defer g.resume.Unlock()
+		if g.seen[w.Hash] {
+			return g.events.Head(), nil
+		}
+		if g.seen == nil {
+			g.seen = map[log.Hash]bool{}
+		}
+		g.seen[w.Hash] = true
 	}
 	return g.events.Append(ctx, body)
 }

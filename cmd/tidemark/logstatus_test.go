@@ -182,3 +182,30 @@ func TestExternalURL(t *testing.T) {
 		}
 	}
 }
+
+// Each route that changes something is closed to pages of other origins.
+func TestCase_E24_NoForeignPageActs(t *testing.T) {
+	v := startService(t, setup{config: panesOfAMinute, flags: []string{"--web.enable-lifecycle"}})
+	v.send(sent{`m{experiment="x"}`, 1000, 1})
+	for _, path := range []string{
+		"/api/v1/write", "/api/v1/precompute/watermark?time_ms=60000", "/api/v1/precompute/drain", "/-/reload", "/api/v1/rescan",
+		"/api/v1/experiments/x/rescan", "/api/v1/tasks?kind=compact&target=x", "/api/v1/tasks/pause", "/api/v1/tasks/resume",
+	} {
+		for _, foreign := range [][2]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
+			req, err := http.NewRequest(http.MethodPost, v.base+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set(foreign[0], foreign[1])
+			if code, _, body := v.do(req); code != http.StatusForbidden {
+				t.Errorf("%s with %s: %d %s", path, foreign, code, body)
+			}
+		}
+		if code, body := v.get(path); code == http.StatusOK && !strings.HasPrefix(path, "/api/v1/tasks?") {
+			t.Errorf("GET %s: %s", path, body)
+		}
+	}
+	if got := v.logStatus().Barriers.Recent; len(got) != 0 {
+		t.Errorf("barriers were called: %+v", got)
+	}
+}

@@ -49,6 +49,9 @@ var binary = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	if clock := os.Getenv(soakClock); clock != "" {
+		os.Exit(soakService(clock))
+	}
 	code := m.Run()
 	if binaryDir != "" {
 		os.RemoveAll(binaryDir)

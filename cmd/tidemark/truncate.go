@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"path/filepath"
 
 	"github.com/alecthomas/kingpin/v2"
 
 	"tidemark/log"
+	"tidemark/master"
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
 	"tidemark/projections/sample"
@@ -63,6 +65,11 @@ func truncateLog(ctx context.Context, dir string, through log.Seq) (result trunc
 	if err != nil {
 		return result, err
 	}
+	control, err := savedControl(events, views, at.From)
+	if err != nil {
+		return result, err
+	}
+	at.From = min(at.From, control)
 	wanted, err := wantedEvent(events, panes, at.From)
 	if err != nil {
 		return result, err
@@ -131,4 +138,15 @@ type behindFloor struct {
 
 func (e *behindFloor) Error() string {
 	return fmt.Sprintf("the views reflect the log up to %d, and the log begins at %d: what lies between is in neither", e.at, e.floor)
+}
+
+// savedControl returns the last event that the rows of the control plane reflect. Views without any, as a tool folds them, ask for
+// nothing: the next start replays what the log has.
+func savedControl(events *log.Log, views *bucket.Store, panes log.Seq) (log.Seq, error) {
+	fold := master.NewFold(views.Rows(master.FoldSpace), 1, experimentLabel, slog.New(slog.DiscardHandler))
+	at, err := fold.Restore()
+	if err != nil || at.Newest == 0 {
+		return panes, err
+	}
+	return at.From, events.CheckAtLeast(at.Newest, "the rows of the control plane")
 }

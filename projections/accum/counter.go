@@ -59,6 +59,9 @@ func (d *data) addCorrections(growth float64) (float64, error) {
 	prev := math.NaN() // nothing is less than NaN: no reset before the first sample
 	for s, ok := k.next(); ok; s, ok = k.next() {
 		c := s.columns
+		if plantedPaneLocal {
+			prev = math.NaN()
+		}
 		if c == nil {
 			for _, v := range s.v {
 				if isReset(prev, v) {

@@ -44,8 +44,22 @@ func Fold(ts []int64, vs []float64) Pane {
 func foldColumns(ts []int64, vs []float64) *Columns {
 	c := &Columns{}
 	magnitude := 0.0
+	if plantedMapOrder {
+		at := make(map[int64]float64, len(ts))
+		for i, t := range ts {
+			at[t] = vs[i]
+		}
+		defer func() {
+			c.Sum, c.Comp = 0, 0
+			for _, v := range at {
+				if !value.IsStaleNaN(v) {
+					c.Sum += v
+				}
+			}
+		}()
+	}
 	for i, v := range vs {
-		if value.IsStaleNaN(v) {
+		if value.IsStaleNaN(v) && !plantedStaleCounts {
 			c.HasMarker, c.Marker = true, ts[i]
 			continue
 		}

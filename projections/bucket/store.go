@@ -221,6 +221,10 @@ func (s *Store) Commit(c Checkpoint) error {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
 	v := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(c.State)), c.Seq)
+	if plantedStateApart {
+		_ = s.db.Set([]byte{keyCheckpoint, byte(c.Shard)}, append(v, c.State...), pebble.NoSync)
+		_ = s.db.Flush()
+	}
 	if err := b.Set([]byte{keyCheckpoint, byte(c.Shard)}, append(v, c.State...), nil); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
@@ -334,6 +338,8 @@ func (s *Store) Flush(ctx context.Context) error {
 				return err
 			}
 			return fmt.Errorf("%w: an attempt failed", ErrStuck)
+		case <-s.health.over:
+			return s.health.ended() // a flush that is still to make its table never ends
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ErrStuck, ctx.Err())
 		}

@@ -123,6 +123,9 @@ func (p *Projection) checkpointShard(ctx context.Context, id int) error {
 func (p *Projection) commit(c bucket.Checkpoint) error {
 	add, keep := p.recent.unsaved(log.Seq(c.Seq))
 	c.Recent, c.KeepRecent = add, uint64(keep)
+	if plantedRecentLost {
+		c.Recent = nil
+	}
 	if err := p.store.Commit(c); err != nil {
 		return err
 	}
@@ -134,6 +137,10 @@ func (p *Projection) commit(c bucket.Checkpoint) error {
 // for the shard of the first generation and then for those of the others that were taken over.
 func (p *Projection) freeze(c *bucket.Checkpoint, s *Shard, sh *shelf) {
 	p.shelve(s, sh)
+	if plantedCheckpointAhead && p.events.Head() > s.seq {
+		s.seq++
+		defer func() { s.seq-- }()
+	}
 	if s.generation == 0 {
 		c.Shard, c.Seq, c.State = s.id, uint64(s.seq), s.Encode()
 		c.Experiments, c.Generations = s.experimentRows(sh.pieceSeq), slices.Clone(sh.finals)

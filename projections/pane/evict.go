@@ -95,6 +95,26 @@ func (s *Shard) evictIdle() {
 		}
 	}
 	s.forgetUnwanted()
+	s.repack()
+}
+
+// leastRepack is the number of places for series below which empty ones are left as they are.
+const leastRepack = 16
+
+// repack gives back the places of evicted series once three quarters of all are empty.
+func (s *Shard) repack() {
+	if len(s.series) < leastRepack || len(s.free) < len(s.series)/4*3 {
+		return
+	}
+	kept := make([]seriesState, 0, 2*(len(s.series)-len(s.free)))
+	for i := range s.series {
+		if sr := &s.series[i]; sr.ref != 0 {
+			kept = append(kept, *sr)
+			s.slots.set(sr.ref, int32(len(kept)))
+		}
+	}
+	s.series, s.free, s.idle, s.timers = kept, nil, nil, nil
+	s.rearm()
 }
 
 // settle evicts all that is due, and ends the tails that are over. It comes before a change of plan: tails end, and series go, by the plan

@@ -2,6 +2,7 @@ package pane
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -302,10 +303,21 @@ func (s *Shard) drop(x *experiment) {
 	delete(s.stats, x.name)
 	delete(s.pending, x.name)
 	delete(s.corrections, x.name)
+	if s.drops++; s.drops >= leastRepack && s.drops > 3*len(s.stats) {
+		// Maps give nothing back of what they once held.
+		s.stats, s.pending, s.corrections, s.drops = regrown(s.stats), regrown(s.pending), regrown(s.corrections), 0
+	}
 	if s.gone == nil {
 		s.gone = make(map[string]log.Seq)
 	}
 	s.gone[x.name] = s.seq
+}
+
+// regrown returns a map with the same entries that has no room for more.
+func regrown(m map[string]*experiment) map[string]*experiment {
+	out := make(map[string]*experiment, len(m))
+	maps.Copy(out, m)
+	return out
 }
 
 // buckets is the number of published buckets: distinct ends of a stream in this shard.
@@ -337,7 +349,7 @@ func (s *Shard) recount(relabelled bool) {
 	}
 	before := make(map[string]int, len(s.stats))
 	if relabelled {
-		for _, x := range s.stats {
+		for _, x := range maps.Clone(s.stats) {
 			s.drop(x)
 		}
 		for ref := range s.unwantedRefs() {

@@ -164,6 +164,9 @@ func (s *Shard) experimentRows(since log.Seq) []bucket.ExperimentRow {
 // experimentsSaved forgets which experiments were gone at a checkpoint that has been committed.
 func (s *Shard) experimentsSaved(at log.Seq) {
 	maps.DeleteFunc(s.gone, func(_ string, seq log.Seq) bool { return seq <= at })
+	if len(s.gone) == 0 {
+		s.gone = nil
+	}
 }
 
 // restoreExperiments takes the rows of a checkpoint over. The shard's series must be there already.

@@ -213,7 +213,7 @@ func lastWholeBlock(g bucket.Grid, t int64) (block int64, ok bool) {
 		k--
 	}
 	block, idx := g.Locate(g.Origin + k*g.Width)
-	if idx < bucket.EndsPerBlock-1 {
+	if idx < bucket.EndsPerBlock-1 && !plantedRetentionEager {
 		block--
 	}
 	return block, true

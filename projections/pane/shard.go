@@ -68,6 +68,7 @@ type Shard struct {
 	pending     map[string]*experiment        // those with an open bucket
 	corrections map[string]*experiment        // those with a correction that no compaction has covered
 	gone        map[string]log.Seq            // dropped by the event, and still in the last checkpoint
+	drops       int                           // experiments dropped since the maps above were made
 	unwanted    map[log.SeriesRef]*experiment // of series that no stream takes, as far as they have come up; not part of the state
 
 	plan    *plan.Plan
@@ -320,7 +321,9 @@ func (s *Shard) closedCount() uint64 {
 }
 
 func (s *Shard) start(ev *log.Event, b *log.Start) {
-	s.startedAt = ev.LogTime
+	if !plantedDowntimeCloses {
+		s.startedAt = ev.LogTime
+	}
 	if b.Reason == log.StartProcess && s.sealed {
 		s.sealed = false
 		s.proven = max(s.proven, s.drainWall)
@@ -397,6 +400,17 @@ func (s *Shard) applyRun(ev *log.Event, ref log.SeriesRef, ts []int64, vs []floa
 	s.corrected = s.corrected[:0]
 	applied, n := false, uint64(0)
 	for i, t := range ts {
+		if plantedUnsorted {
+			i = len(ts) - 1 - i
+			t = ts[i]
+		}
+		if plantedLateAfter {
+			for j := range sr.members {
+				if m := &sr.members[j]; m.maxF != math.MinInt64 {
+					s.closeThrough(ev, sr, m, satSub(m.maxF, m.stream.spec.LatenessMillis))
+				}
+			}
+		}
 		if s.applySample(idx, sr, t, vs[i]) {
 			applied = true
 			if !isStale(vs[i]) {
@@ -437,6 +451,14 @@ func (s *Shard) applySample(idx int32, sr *seriesState, t int64, v float64) bool
 	pos, have := sr.raw.find(t)
 	same := have && math.Float64bits(sr.raw.v[pos]) == math.Float64bits(v)
 	applied := false
+	if plantedDuplicateTouches && have {
+		for i := range sr.members {
+			m := &sr.members[i]
+			if j, ok := m.openAt(m.stream.endOf(t)); ok {
+				m.open[j].last = s.logTime
+			}
+		}
+	}
 	for i := range sr.members {
 		ok := !have && s.file(idx, sr, i, lateSample{t: t, v: v})
 		applied = applied || ok
@@ -450,6 +472,9 @@ func (s *Shard) applySample(idx int32, sr *seriesState, t int64, v float64) bool
 		case same:
 			ct.Duplicate++
 		case have:
+			if plantedConflictWins {
+				sr.raw.v[pos] = v
+			}
 			ct.Conflict++
 		case ok:
 			ct.Applied++
@@ -581,7 +606,9 @@ func (s *Shard) publish(sr *seriesState, m *member, e int64) {
 	}
 	p := accum.Fold(sr.raw.between(m.stream.before(e), e-m.stream.edge))
 	p.HasHistogram = sr.histogramIn(m.stream, e)
-	m.stream.track.change(e, s.seq)
+	if !plantedDirtyForgotten {
+		m.stream.track.change(e, s.seq)
+	}
 	if s.generation == 0 {
 		s.publishedOne(s.of(sr), m.stream.spec.ID, m.stream.grid, e)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 
 	"tidemark/log"
@@ -185,6 +186,9 @@ func (e *encoder) series(sr *seriesState, position map[*stream]uint64) {
 		e.u(position[m.stream])
 		e.v(m.maxF)
 		e.v(m.c)
+		if plantedTailReturns {
+			m.tailFloor = math.MinInt64
+		}
 		e.v(m.tailFloor)
 		e.v(m.first)
 		e.u(uint64(len(m.open)))

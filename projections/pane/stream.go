@@ -94,13 +94,18 @@ func (s *stream) endOf(t int64) int64 {
 func (s *stream) before(e int64) int64 { return e - s.width - s.edge }
 
 // bound returns B: a barrier at t closes the buckets with E ≤ B, those whose largest possible timestamp is at or before t.
-func (s *stream) bound(t int64) int64 { return satAdd(t, s.edge) }
+func (s *stream) bound(t int64) int64 {
+	if plantedBarrierWide {
+		t = satAdd(t, 1)
+	}
+	return satAdd(t, s.edge)
+}
 
 // floorEnd returns the greatest bucket end at or before t.
 func (s *stream) floorEnd(t int64) int64 {
 	d := satSub(t, s.grid.Origin)
 	q := d / s.width
-	if d%s.width < 0 {
+	if d%s.width < 0 && !plantedTruncatedDivision {
 		q--
 	}
 	return satAdd(s.grid.Origin, q*s.width)
@@ -109,7 +114,7 @@ func (s *stream) floorEnd(t int64) int64 {
 // raiseFrontier moves the stream's part of the frontier to a closure watermark, clamped by the event's wall time: a fast
 // clock presumes nothing about the others.
 func (s *stream) raiseFrontier(c, wall, skew int64) {
-	if c > satAdd(wall, skew) {
+	if c > satAdd(wall, skew) && !plantedFastClock {
 		c = wall
 	}
 	s.maxC = max(s.maxC, c)

@@ -59,6 +59,9 @@ func (h *timerHeap) pop() timer {
 func (s *Shard) deadline(m *member, b *openBucket) int64 {
 	patience := satAdd(max(m.stream.width, s.plan.IdleTimeoutMillis), m.stream.spec.LatenessMillis)
 	idle := satAdd(satAdd(max(b.last, s.startedAt), patience), s.plan.IdleGraceMillis)
+	if plantedTickLate {
+		idle++
+	}
 	if m.stream.spec.Late == plan.Drop {
 		return idle
 	}

@@ -78,8 +78,11 @@ const position = /(\d+):(\d+): parse error: (.*)/s;
 // frontierIn returns the time, in ms, up to which what was asked is published, if an error says that it is not beyond that.
 export function frontierIn(error) {
   const miss = missed.exec(error.message || '');
-  const at = miss && miss[1] === 'unpublished' && /frontier at (-?\d+)/.exec(miss[2] || '');
-  return at && Math.abs(Number(at[1])) < 8.64e15 ? Number(at[1]) : null;
+  if (!miss || miss[1] !== 'unpublished') return null;
+  const frontier = /frontier at (-?\d+)/.exec(miss[2] || '');
+  const open = /open bucket ending at (-?\d+)/.exec(miss[2] || '');
+  const at = frontier ? Number(frontier[1]) : open ? Number(open[1]) - 1 : Infinity; // an open bucket holds its end
+  return Math.abs(at) < 8.64e15 ? at : null;
 }
 
 // QueryError shows why a query has no answer: where it cannot be read, or why panes do not answer it.
