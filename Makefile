@@ -18,7 +18,7 @@ build:
 # All tests. Those that need other programs (Prometheus, the node exporter, Chromium) say loudly when they are left out;
 # REQUIRE_PEERS=1 makes that a failure.
 test:
-	$(GO) test ./...
+	$(GO) test -timeout 30m ./...
 	@for p in prometheus prometheus-node-exporter chromium; do command -v $$p >/dev/null || echo "LEFT OUT: tests with $$p, because it is not installed (apt-get install $$p)"; done
 
 race:

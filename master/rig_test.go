@@ -201,7 +201,6 @@ type spyRows struct {
 	mu      sync.Mutex
 	commits int
 	puts    int
-	gets    int
 	fail    func(n int) error // of the n-th commit, from 1
 	hang    chan struct{}
 }

@@ -79,7 +79,6 @@ type work struct {
 	prev     *Snapshot
 	asOf     log.Seq
 	versions map[string]log.Seq
-	epoch    uint64
 	nextID   uint32
 	now      int64
 

@@ -346,9 +346,7 @@ func TestM10_CooldownDoubles(t *testing.T) {
 		} else if want == 0 {
 			p, _ := r.master.Tasks(TaskRequest{Limit: 1})
 			r.ended(p.Tasks[0].ID)
-			r.model.mu.Lock() // the sweep's own task has failed too: begin the count anew
-			r.model.mu.Unlock()
-			r.fold.mu.Lock()
+			r.fold.mu.Lock() // the sweep's own task has failed too: begin the count anew
 			r.fold.tasks.failures[target{log.TaskCompact, "a"}] = failure{count: uint64(i + 1), last: r.events.LogTime()}
 			r.fold.mu.Unlock()
 		}

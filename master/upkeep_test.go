@@ -215,7 +215,7 @@ func TestM6_RetiredCostsNothingAndIsFound(t *testing.T) {
 	if c, p := r.rows.counted(); r.model.observed != 0 || c-commits != 100 || p-puts != 200 {
 		t.Fatalf("%d reads, %d commits of %d rows", r.model.observed, c-commits, p-puts)
 	}
-	commits, puts = r.rows.counted()
+	commits, _ = r.rows.counted()
 	if p := r.list(ListRequest{}); p.Total != 10 || p.Hot != 10 || p.Gone != 5 {
 		t.Fatalf("%+v", p)
 	}

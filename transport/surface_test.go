@@ -199,8 +199,8 @@ func TestStatus(t *testing.T) {
 	w.want(w.get("/api/v1/status/flags"), `{"status":"success","data":{"web.listen-address":":9697"}}`)
 	w.want(w.get("/api/v1/status/config"), `{"status":"success","data":{"yaml":"a: \u003csecret\u003e\n"}}`)
 	w.want(w.get("/api/v1/materializations"), list(
-		`{"name":"p95","expr":"m \u003e 1","layout":"panes","every":"15s","state":"serving","frontier_ms":60000,"open_buckets":2,"pieces":3,"bytes":4,"lag_events":5,"hits":6,"misses":{"unpublished":7}}`,
-		`{"name":"new","expr":"","layout":"","every":"","state":"materializing","frontier_ms":null,"open_buckets":0,"pieces":0,"bytes":0,"lag_events":0,"hits":0,"misses":{}}`))
+		`{"name":"p95","expr":"m \u003e 1","layout":"panes","every":"15s","state":"serving","frontier_ms":60000,"open_buckets":2,"pieces":3,"bytes":4,"quantile_error":null,"lag_events":5,"hits":6,"misses":{"unpublished":7}}`,
+		`{"name":"new","expr":"","layout":"","every":"","state":"materializing","frontier_ms":null,"open_buckets":0,"pieces":0,"bytes":0,"quantile_error":null,"lag_events":0,"hits":0,"misses":{}}`))
 	var info struct {
 		Data map[string]any
 	}

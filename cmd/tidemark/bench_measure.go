@@ -83,7 +83,7 @@ func (b *bench) verify(ctx context.Context, s *service, l *load, want uint64, lo
 	if got != want {
 		return fmt.Errorf("%d samples were acknowledged, and the panes hold %d", want, got)
 	}
-	b.step("all %d samples acknowledged are in the panes", want)
+	b.step("all %d samples acknowledged are answered for", want)
 	return nil
 }
 

@@ -68,7 +68,7 @@ func TestBenchAll(t *testing.T) {
 	if v, ok := figures["Write"+load+"non-2xx"]; !ok || v != 0 {
 		t.Errorf("non-2xx: %v", v)
 	}
-	if !strings.Contains(errs, "samples acknowledged are in the panes") {
+	if !strings.Contains(errs, "samples acknowledged are answered for") {
 		t.Errorf("not verified:\n%s", errs)
 	}
 }
@@ -107,7 +107,7 @@ func TestBenchAgainstAService(t *testing.T) {
 	}
 }
 
-// A service that has no panes for the load is asked what its log has taken; barriers and queries say what they miss.
+// A service that has no panes for the load answers for it from its exact copy; barriers and queries say what they miss.
 func TestBenchWithoutPanes(t *testing.T) {
 	dir := inTempDir(t)
 	home := filepath.Join(dir, "service")
@@ -121,7 +121,7 @@ func TestBenchWithoutPanes(t *testing.T) {
 	defer os.RemoveAll(home)
 	defer server.stop()
 	code, out, errs := commandLine(t, t.Context(), tiny("bench", "write", "--duration", "20ms", "--url", server.url)...)
-	if code != exitOK || !strings.Contains(errs, "the log has taken all") {
+	if code != exitOK || !strings.Contains(errs, "samples acknowledged are answered for") {
 		t.Errorf("write: exit code %d\n%s%s", code, out, errs)
 	}
 	code, out, errs = commandLine(t, t.Context(), tiny("bench", "barrier", "--url", server.url)...)
@@ -129,7 +129,7 @@ func TestBenchWithoutPanes(t *testing.T) {
 		t.Errorf("barrier: exit code %d\n%s%s", code, out, errs)
 	}
 	code, out, errs = commandLine(t, t.Context(), tiny("bench", "query", "--url", server.url)...)
-	if code != exitFailure || !strings.Contains(errs, "no_materialization") {
+	if code != exitFailure || !strings.Contains(errs, "the answer is not warm, but local") {
 		t.Errorf("query: exit code %d\n%s%s", code, out, errs)
 	}
 }

@@ -384,7 +384,7 @@ func (w *walk) frame(t *testing.T) {
 // unreachable: what was read stays, and the page says that the server is gone.
 func (w *walk) unreachable(t *testing.T) {
 	w.open("#/log")
-	w.says("Log and projections", "ready")
+	w.says("Recent barriers and drains", "ready")
 	w.process.kill()
 	w.says("The server cannot be reached", "Recent barriers and drains")
 	w.shots("unreachable")

@@ -622,10 +622,18 @@ func (m *naive) openCount(id plan.StreamID) (n int) {
 	return n
 }
 
-// answerable says whether panes must answer an evaluation at e over (e−r, e] of a stream, for series that match.
-func (m *naive) answerable(id plan.StreamID, e, r int64, match func(labels.Labels) bool) bool {
+// answerable says whether panes must answer an evaluation at e over (e−r, e] of a stream, for series that match. task is the one
+// experiment whose series the query can select; empty: any.
+func (m *naive) answerable(id plan.StreamID, e, r int64, task string, match func(labels.Labels) bool) bool {
 	st := m.streams[id]
-	if st == nil || e-r < st.coverage || e > m.frontierOf(st) {
+	if st == nil || e-r < st.coverage {
+		return false
+	}
+	frontier := m.frontierOf(st)
+	if t, ok := m.byTask[task]; ok {
+		frontier = max(frontier, add(t, edge(&st.spec))) // a barrier for it proves what asks for it alone
+	}
+	if e > frontier {
 		return false
 	}
 	for name, s := range m.series {

@@ -311,9 +311,7 @@ type play struct {
 	plan   int
 	base   int64 // of log time at this start
 	mono   int64
-	begun  bool
 	acked  func(head int) // called when all that was sent so far is acknowledged
-	seen   modelOps
 	asked  struct{ questions, warm int }
 	engine *promql.Engine
 	every  int  // compare after every so many events only; 0: after each
@@ -448,7 +446,7 @@ func (p *play) do(v move) error {
 	case "expire":
 		return p.expire(ctx)
 	case "keep":
-		if err := n.keeper.keep(ctx); err != nil {
+		if err := cmpErr(n.folding.Wait(ctx, n.events.Head()), n.keeper.keep(ctx)); err != nil {
 			return p.refused(err)
 		}
 		return p.same()
@@ -693,7 +691,11 @@ func (p *play) query(ctx context.Context, choice uint64) error {
 	if st == nil {
 		return fmt.Errorf("no stream for %s", q.expr)
 	}
-	must := p.m.answerable(st.spec.ID, e, q.r, q.by)
+	task := ""
+	if q.metric == "f" {
+		task = "x"
+	}
+	must := p.m.answerable(st.spec.ID, e, q.r, task, q.by)
 	r, code, text := p.w.query(q.expr, e)
 	p.asked.questions++
 	if code != http.StatusOK || r.route != "warm" {

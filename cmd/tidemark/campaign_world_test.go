@@ -141,13 +141,14 @@ func (w *world) open(at int) error {
 	go func() { w.logDone <- n.events.Run(logCtx) }()
 	go func() {
 		var wg sync.WaitGroup
-		errs := make([]error, 2)
+		errs := make([]error, 3)
 		wg.Go(func() { errs[0] = run(ctx) })
 		wg.Go(func() {
 			if errs[1] = n.runner.Run(ctx); errs[1] != nil {
 				close(ended)
 			}
 		})
+		wg.Go(func() { errs[2] = n.folding.Run(ctx) })
 		wg.Wait()
 		w.restDone <- errors.Join(errs...)
 	}()

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 
 	"tidemark/log"
 	"tidemark/projections"
@@ -136,7 +136,7 @@ func (n *node) durable() log.Seq {
 
 // cardinality says what the copy holds in memory, the greatest first.
 func (c *exactCopy) cardinality(limit int) api.Cardinality {
-	s := c.samples.Head().Stats(labels.MetricName, limit)
+	s := c.samples.Head().Stats(model.MetricNameLabel, limit)
 	p := s.IndexPostingStats
 	return api.Cardinality{
 		Series: int(s.NumSeries), LabelPairs: p.NumLabelPairs, MinTime: s.MinTime, MaxTime: s.MaxTime,

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/golang/snappy"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/promql"
@@ -153,7 +154,7 @@ func (s *corpusStorage) fresh(t *testing.T) (req prompb.WriteRequest, newest int
 	}
 	defer q.Close()
 	newest = math.MinInt64
-	set := q.Select(t.Context(), true, nil, labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".*"))
+	set := q.Select(t.Context(), true, nil, labels.MustNewMatcher(labels.MatchRegexp, model.MetricNameLabel, ".*"))
 	for set.Next() {
 		series := set.At()
 		key := series.Labels().String()

@@ -187,7 +187,7 @@ func TestRebuildStartsFromTheBase(t *testing.T) {
 
 // A rebuild that starts from a base and is interrupted at any operation goes on, and leaves the views alone until it is done.
 func TestRebuildFromABaseResumes(t *testing.T) {
-	fs, want := offlineDisk(t, 250)
+	fs, _ := offlineDisk(t, 250)
 	sealBase(t, fs, 150)
 	g, err := startFoldRig(fs)
 	if err != nil {
@@ -197,7 +197,7 @@ func TestRebuildFromABaseResumes(t *testing.T) {
 	if err := moreHistory(ctx, g, 60); err != nil {
 		t.Fatal(err)
 	}
-	want, err = g.print(ctx)
+	want, err := g.print(ctx)
 	if err = errors.Join(err, g.stop()); err != nil {
 		t.Fatal(err)
 	}

@@ -96,7 +96,7 @@ func TestCase_B32_OpenPaneAcrossTheEnd(t *testing.T) {
 			s.mustWrite("m", int64(1_000_000+i), 1)
 		}
 		end()
-		if r, _ := s.instant("sum_over_time(m[1m])", 1_020_000); r.code != http.StatusUnprocessableEntity || !strings.Contains(r.body, "unpublished") {
+		if r, _ := s.published("sum_over_time(m[1m])", 1_020_000); r.code != http.StatusUnprocessableEntity || !strings.Contains(r.body, "unpublished") {
 			t.Errorf("an open pane was published: %d %s", r.code, r.body)
 		}
 		for i := range 2 {

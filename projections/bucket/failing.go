@@ -27,6 +27,8 @@ type health struct {
 	logger  *slog.Logger
 	fatal   atomic.Pointer[error] // writes
 	damage  atomic.Pointer[error] // reads and writes
+	over    chan struct{}         // closed when writing has ended for good, by either
+	end     sync.Once             // closes over
 	closing chan struct{}
 
 	isOpen    atomic.Bool
@@ -39,7 +41,7 @@ type health struct {
 }
 
 func newHealth(logger *slog.Logger) *health {
-	return &health{logger: logger, closing: make(chan struct{}), fault: make(chan struct{}), notOpened: make(chan error, 1)}
+	return &health{logger: logger, over: make(chan struct{}), closing: make(chan struct{}), fault: make(chan struct{}), notOpened: make(chan error, 1)}
 }
 
 // writable returns why nothing can be written now.
@@ -119,6 +121,7 @@ func (h *health) listener() *pebble.EventListener {
 
 func (h *health) keep(at *atomic.Pointer[error], err error) {
 	if at.CompareAndSwap(nil, &err) {
+		h.end.Do(func() { close(h.over) })
 		h.logger.Error("views store failed", "err", err)
 	}
 }

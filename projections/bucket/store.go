@@ -338,6 +338,8 @@ func (s *Store) Flush(ctx context.Context) error {
 				return err
 			}
 			return fmt.Errorf("%w: an attempt failed", ErrStuck)
+		case <-s.health.over:
+			return s.health.ended() // a flush that is still to make its table never ends
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ErrStuck, ctx.Err())
 		}

@@ -8,15 +8,17 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"tidemark/log"
 )
 
-// Checkpoint makes everything applied so far durable, and notes how far that goes. Events may be applied beside it.
-func (p *Projection) Checkpoint(context.Context) error {
+// Checkpoint makes what was applied durable, and notes how far that goes: while samples come out of order, no further than their last
+// compaction. Events may be applied beside it.
+func (p *Projection) Checkpoint(ctx context.Context) error {
 	p.checkpointing.Lock()
 	defer p.checkpointing.Unlock()
-	err := p.checkpoint()
+	err := p.checkpoint(ctx)
 	if err != nil {
 		p.failures.Add(1)
 		return fmt.Errorf("exact copy: checkpoint: %w", err)
@@ -25,8 +27,31 @@ func (p *Projection) Checkpoint(context.Context) error {
 	return nil
 }
 
-func (p *Projection) checkpoint() error {
-	seq := log.Seq(p.applied.Load()) // what is in the TSDB's files now reflects at least this
+// checkpoint saves what is safe without the log of what came out of order: everything, once that stands in blocks.
+func (p *Projection) checkpoint(ctx context.Context) error {
+	seq := log.Seq(p.applied.Load())
+	if late := p.counts.late.Load(); late > p.compacted { // of the events up to seq, or later ones
+		if time.Since(p.compactedAt) < p.opts.lateInterval {
+			return nil
+		}
+		if err := p.compactLate(ctx); err != nil {
+			return err
+		}
+		p.compacted, p.compactedAt = late, time.Now()
+	}
+	return p.save(seq)
+}
+
+// compactLate puts what came out of order into blocks. Nothing is appended meanwhile: TSDB cannot have a chunk written by one and the
+// files of chunks removed by another, if there are none yet.
+func (p *Projection) compactLate(ctx context.Context) error {
+	p.appending.Lock()
+	defer p.appending.Unlock()
+	return p.db.CompactOOOHead(ctx)
+}
+
+// save makes the files durable, and notes that they reflect seq.
+func (p *Projection) save(seq log.Seq) error {
 	if err := p.syncSegments(); err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@
 //	    however often the events are applied. Within one event floats come before histograms.
 //	E2  Known gaps. What is refused (too old, too many series) and what retention deletes moves Oldest beyond it, durably, no
 //	    later than it is gone.
-//	E3  Restart. A restart goes on behind an event up to which everything is in the TSDB; applying what comes after it again
-//	    changes nothing.
+//	E3  Restart. A restart goes on behind an event up to which everything is in the TSDB, whatever ended the process; applying
+//	    what comes after it again changes nothing.
 //	E4  Rebuilt. The directory may be deleted while no service runs: the copy is then folded again from the log.
 //
 // E1 rests on this: TSDB takes a sample as in order only if it is newer than all that its series has, in the head as well as in
@@ -28,17 +28,18 @@
 // # Files
 //
 //	dir/CHECKPOINT   replaced as a whole, synced: what is durable
-//	dir/APPLIED      overwritten in place, not synced: what was handed to the operating system
+//	dir/APPLIED      overwritten in place: how far events were applied, and whether the copy was closed in order
 //	dir/METADATA     replaced as a whole, before a CHECKPOINT that reflects it
 //	dir/tsdb/        the TSDB: write-ahead logs, head chunks, blocks
 //
 // Integers are little-endian; each file ends in a CRC-32C of what precedes it.
 //
 //	CHECKPOINT   version u8 = 1 | identity of the log: length u8, bytes | sequence u64 | expired i64 | refused i64
-//	APPLIED      version u8 = 1 | boot: length u8, bytes | sequence u64 | refused i64
+//	APPLIED      version u8 = 1 | closed u8 | sequence u64 | refused i64
 //	METADATA     version u8 = 1 | count u32 | each: family, type, help, unit: length u32, bytes
 //
-// After the death of the process alone the operating system still has everything that was written, and APPLIED tells how far that
-// goes; it is trusted only during the boot that it names. After a loss of power the TSDB holds at least what CHECKPOINT says, and
-// the events behind that are applied again.
+// What came in order is safe in TSDB's write-ahead log, and blocks are synced before they replace anything. What came out of order is
+// not: after a kill, TSDB's log of it may name chunks that never reached their file, or by then hold something else. So a copy that was
+// not closed in order gives that log and those chunks up, and CHECKPOINT names an event up to which everything out of order stands in
+// blocks. The events behind it are applied again.
 package sample

@@ -50,12 +50,6 @@ func (f *families) add(entries []log.Metadata) {
 	}
 }
 
-func (f *families) dirty() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.unsafe
-}
-
 // changed returns everything if it is to be written, and takes it for written.
 func (f *families) changed() ([]log.Metadata, bool) {
 	f.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"tidemark/log"
 )
@@ -38,9 +37,9 @@ type checkpoint struct {
 	refused  int64 // ms; the newest sample that was refused
 }
 
-// applied says what was written, if the machine has not gone down since.
+// applied says how far events were applied.
 type applied struct {
-	boot    string
+	closed  bool // in order: all of it is in the files
 	seq     log.Seq
 	refused int64
 }
@@ -53,7 +52,10 @@ func (c *checkpoint) encode() []byte {
 }
 
 func (a *applied) encode() []byte {
-	b := append([]byte{fileVersion, byte(len(a.boot))}, a.boot...)
+	b := []byte{fileVersion, 0}
+	if a.closed {
+		b[1] = 1
+	}
 	b = binary.LittleEndian.AppendUint64(b, uint64(a.seq))
 	return seal(binary.LittleEndian.AppendUint64(b, uint64(a.refused)))
 }
@@ -73,7 +75,8 @@ func decodeApplied(b []byte) (a applied, err error) {
 	if err != nil {
 		return a, err
 	}
-	a.boot = r.short()
+	closed := r.take(1)[0]
+	a.closed, r.bad = closed == 1, r.bad || closed > 1
 	a.seq, a.refused = log.Seq(r.u64()), int64(r.u64())
 	return a, r.end()
 }
@@ -204,13 +207,4 @@ func syncPath(path string) error {
 		return err
 	}
 	return errors.Join(f.Sync(), f.Close())
-}
-
-// bootOfThisMachine names the time since the kernel was started, where the kernel tells it.
-func bootOfThisMachine() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil || len(b) > 64 {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }

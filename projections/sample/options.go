@@ -19,6 +19,8 @@ const (
 	DefaultMaxSeries = 4 << 20
 
 	defaultCheckpointInterval = 15 * time.Second
+	// lateInterval is the least time between two compactions of what came out of order, each of which leaves a block.
+	lateInterval = 2 * time.Minute
 	// maxExemplars is the number of exemplars that are kept, the newest.
 	maxExemplars = 100_000
 	// maxKnown bounds the series whose reference in the TSDB is remembered; beyond it all are forgotten, which costs a lookup each.
@@ -53,7 +55,7 @@ type Options struct {
 	Histograms         HistogramDecoder // nil: native histograms are refused
 	Logger             *slog.Logger     // default: discards
 
-	boot func() string // names the boot of the machine; "" if unknown
+	lateInterval time.Duration // default lateInterval
 }
 
 func (o Options) withDefaults() Options {
@@ -69,14 +71,14 @@ func (o Options) withDefaults() Options {
 	if o.CheckpointInterval == 0 {
 		o.CheckpointInterval = defaultCheckpointInterval
 	}
+	if o.lateInterval == 0 {
+		o.lateInterval = lateInterval
+	}
 	if o.Histograms == nil {
 		o.Histograms = func([]byte) (*histogram.Histogram, *histogram.FloatHistogram, error) { return nil, nil, errNoDecoder }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	if o.boot == nil {
-		o.boot = bootOfThisMachine
 	}
 	return o
 }

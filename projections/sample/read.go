@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
@@ -82,7 +83,7 @@ func (p *Projection) Sum(ctx context.Context, after int64) (sum Sum, err error) 
 	}
 	defer func() { err = errors.Join(err, q.Close()) }()
 	h := xxh3.New()
-	all := labels.MustNewMatcher(labels.MatchNotEqual, labels.MetricName, "")
+	all := labels.MustNewMatcher(labels.MatchNotEqual, model.MetricNameLabel, "")
 	set := q.Select(ctx, true, &storage.SelectHints{Start: after + 1, End: math.MaxInt64}, all)
 	var it chunkenc.Iterator
 	var line []byte

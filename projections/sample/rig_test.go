@@ -36,8 +36,8 @@ type rig struct {
 
 func newRig(t *testing.T, opts Options) *rig {
 	t.Helper()
-	if opts.boot == nil {
-		opts.boot = func() string { return "one boot" }
+	if opts.lateInterval == 0 {
+		opts.lateInterval = 1 // none
 	}
 	if opts.CheckpointInterval == 0 {
 		opts.CheckpointInterval = -1

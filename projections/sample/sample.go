@@ -40,7 +40,8 @@ type Projection struct {
 	// Apply's own.
 	known       map[log.SeriesRef]storage.SeriesRef // what TSDB calls a series; it may have forgotten it meanwhile
 	appliedFile *os.File
-	boot        string
+
+	appending sync.Mutex // held while an event is appended
 
 	families families
 
@@ -50,6 +51,8 @@ type Projection struct {
 	refused       atomic.Int64
 	synced        map[string]string // by directory of segments: the newest that was synced
 	failures      atomic.Int64      // checkpoints that failed in a row
+	compacted     uint64            // of counts.late, those that stand in blocks
+	compactedAt   time.Time
 
 	counts counts
 }
@@ -116,17 +119,20 @@ func (p *Projection) resume() (projections.Restored, error) {
 	if err := p.openTSDB(); err != nil {
 		return projections.Restored{}, err
 	}
-	if p.appliedFile, err = os.OpenFile(filepath.Join(p.dir, appliedFile), os.O_CREATE|os.O_RDWR, 0o666); err != nil {
-		return projections.Restored{}, errors.Join(err, p.db.Close())
-	}
 	p.known = make(map[log.SeriesRef]storage.SeriesRef)
 	p.applied.Store(uint64(at))
+	p.appliedFile, err = os.OpenFile(filepath.Join(p.dir, appliedFile), os.O_CREATE|os.O_RDWR, 0o666)
+	if err == nil {
+		err = p.noteApplied(false) // from here on it is not closed
+	}
+	if err != nil {
+		return projections.Restored{}, errors.Join(err, p.db.Close())
+	}
 	return projections.Restored{From: at, Newest: newest}, nil
 }
 
 // readNotes says behind which event to go on, and which the TSDB may reflect.
 func (p *Projection) readNotes() (at, newest log.Seq, err error) {
-	p.boot = p.opts.boot()
 	note, err := readFile(filepath.Join(p.dir, checkpointFile))
 	if err != nil {
 		return 0, 0, err
@@ -142,14 +148,21 @@ func (p *Projection) readNotes() (at, newest log.Seq, err error) {
 		return 0, 0, ErrOtherLog
 	}
 	at, newest = c.seq, c.seq
-	refused := c.refused
+	refused, closed := c.refused, false
 	p.durable.Store(uint64(c.seq))
-	if raw, err := readFile(filepath.Join(p.dir, appliedFile)); err != nil {
+	raw, err := readFile(filepath.Join(p.dir, appliedFile))
+	if err != nil {
 		return 0, 0, err
-	} else if a, bad := decodeApplied(raw); bad == nil {
-		newest = max(newest, a.seq)
-		if a.boot == p.boot && p.boot != "" && a.seq > at {
-			at, refused = a.seq, max(refused, a.refused)
+	}
+	if a, bad := decodeApplied(raw); bad == nil {
+		newest, refused = max(newest, a.seq), max(refused, a.refused)
+		closed = a.closed && a.seq == c.seq
+	}
+	if !closed {
+		for _, name := range []string{"wbl", "chunks_head"} {
+			if err := os.RemoveAll(filepath.Join(p.dir, tsdbDir, name)); err != nil {
+				return 0, 0, err
+			}
 		}
 	}
 	if floor, _ := p.events.Origin(); at+1 < floor {
@@ -158,7 +171,7 @@ func (p *Projection) readNotes() (at, newest log.Seq, err error) {
 	p.expired.Store(c.expired)
 	p.refused.Store(refused)
 	p.families.load(nil)
-	raw, err := readFile(filepath.Join(p.dir, metadataFile))
+	raw, err = readFile(filepath.Join(p.dir, metadataFile))
 	if err != nil || raw == nil {
 		return at, newest, err
 	}
@@ -200,6 +213,11 @@ func (p *Projection) openTSDB() error {
 			return nil
 		}
 		return p.expire(db.Load(), blocks)
+	}
+	// A block with samples that came out of order may reach into the time that the head holds. Were it merged with one that came in
+	// order, TSDB would take the result for the place where the head begins, and drop at the next start what it has before its end.
+	o.BlockCompactionExcludeFunc = func(m *tsdb.BlockMeta) bool {
+		return db.Load() == nil || m.Compaction.FromOutOfOrder() && m.MaxTime > db.Load().Head().MinTime()
 	}
 	metrics := prometheus.NewRegistry()
 	opened, err := tsdb.Open(filepath.Join(p.dir, tsdbDir), p.logger, metrics, o, nil)
@@ -301,25 +319,25 @@ func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
 		}
 		w, ok := ev.Body.(*log.Write)
 		if ok {
-			if err := p.write(ctx, w); err != nil {
+			p.appending.Lock()
+			err := p.write(context.WithoutCancel(ctx), w) // an event is applied whole
+			p.appending.Unlock()
+			if err != nil {
 				return p.fail(fmt.Errorf("apply event %d: %w", ev.Seq, err))
 			}
 		}
 		p.applied.Store(uint64(ev.Seq))
 	}
-	if err := p.noteApplied(); err != nil {
+	if err := p.noteApplied(false); err != nil {
 		return p.fail(err)
 	}
 	p.changed.fire()
 	return nil
 }
 
-// noteApplied overwrites APPLIED. Metadata must be on disk first: while it is not, what is noted stays where it is.
-func (p *Projection) noteApplied() error {
-	if p.families.dirty() {
-		return nil
-	}
-	a := applied{boot: p.boot, seq: log.Seq(p.applied.Load()), refused: p.refused.Load()}
+// noteApplied overwrites APPLIED.
+func (p *Projection) noteApplied(closed bool) error {
+	a := applied{closed: closed, seq: log.Seq(p.applied.Load()), refused: p.refused.Load()}
 	_, err := p.appliedFile.WriteAt(a.encode(), 0)
 	return err
 }
@@ -363,12 +381,21 @@ func (p *Projection) Run(ctx context.Context) error {
 	return p.Checkpoint(context.WithoutCancel(ctx))
 }
 
-// Close closes the TSDB, after Run and all reads have ended.
+// Close closes the TSDB, after Run and all reads have ended, and notes that it was closed in order.
 func (p *Projection) Close() error {
 	if p.db == nil {
 		return nil
 	}
-	return errors.Join(p.db.Close(), p.appliedFile.Close())
+	if err := errors.Join(p.db.Close(), p.err()); err != nil {
+		return errors.Join(err, p.appliedFile.Close())
+	}
+	p.checkpointing.Lock()
+	defer p.checkpointing.Unlock()
+	err := p.save(log.Seq(p.applied.Load()))
+	if err == nil {
+		err = p.noteApplied(true)
+	}
+	return errors.Join(err, p.appliedFile.Sync(), p.appliedFile.Close())
 }
 
 // signal wakes everyone who waits for a change.

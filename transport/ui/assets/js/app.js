@@ -4,6 +4,7 @@ import { get } from './api.js';
 import { href, useRoute } from './route.js';
 import { useLoad } from './load.js';
 import { Icon, Note } from './parts.js';
+import * as format from './format.js';
 import { Experiments } from './experiments.js';
 import { Experiment } from './experiment.js';
 import { Query } from './query.js';
@@ -74,7 +75,7 @@ function Health({ status }) {
 
 function Unready({ status }) {
   if (status.error) {
-    const since = status.at ? ' What you see was read ' + new Date(status.at).toLocaleTimeString() + '.' : '';
+    const since = status.at ? ' What you see was read ' + format.time(status.at) + '.' : '';
     return html`<div class="under-top"><${Note} kind="bad" title="The server cannot be reached">${status.error.message}${since}</${Note}></div>`;
   }
   if (!status.data || status.data.ready) return null;

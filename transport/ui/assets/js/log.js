@@ -101,7 +101,7 @@ export function Materializations({ list, only, title = 'Materializations' }) {
       <tbody>${rows.map((m) => html`<tr key=${m.name}>
         <th scope="row"><a href=${href('query', '', { expr: m.expr })}>${m.name}</a><code class="sub">${m.expr}</code></th>
         <td><${Badge} kind=${m.state === 'serving' ? 'good' : 'warn'}>${m.state}</${Badge}></td>
-        <td>${m.layout === 'full_window' ? 'recorded' : m.layout}</td>
+        <td>${m.layout === 'full_window' ? 'recorded' : m.layout}${m.quantile_error ? html`<div class="faint">quantiles to ${m.quantile_error * 100} %</div>` : ''}</td>
         <td>${m.every}</td>
         <td>${m.frontier_ms === null ? html`<span class="faint">nothing yet</span>` : html`<${Time} ms=${m.frontier_ms} /> <span class="faint">${Math.abs(m.frontier_ms) < 8.64e15 ? format.ago(m.frontier_ms) : ''}</span>`}</td>
         <td class="num">${format.count(m.open_buckets)}</td><td class="num">${format.count(m.pieces)}</td><td class="num">${format.bytes(m.bytes)}</td>
