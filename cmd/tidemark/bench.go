@@ -15,12 +15,15 @@ import (
 	"tidemark/log"
 )
 
-// benchConfig is the tidemark.yml of bench's own server. A server that is measured by --url wants the same entry.
+// benchConfig is what a server needs to be measured. ownBenchConfig is the tidemark.yml of bench's own, which keeps no exact copy:
+// what is measured is the log and the panes.
 const benchConfig = `materializations:
   - name: bench
     expr: sum by (group) (rate(tidemark_bench[5m]))
     every: 1m
 `
+
+const ownBenchConfig = "exact: {local: false}\n" + benchConfig
 
 // benchFlags are the flags of the load tools.
 type benchFlags struct {
@@ -166,7 +169,7 @@ func inScratch(work func(dir string) error) (err error) {
 // onOwn runs measure against a server whose storage is in dir, and stops the server.
 func (f *benchFlags) onOwn(ctx context.Context, b *bench, dir string, measure func(context.Context, *service) error) (err error) {
 	b.step("starting a server in %s", dir)
-	server, err := startServer(ctx, dir, benchConfig)
+	server, err := startServer(ctx, dir, ownBenchConfig)
 	if err != nil {
 		return err
 	}

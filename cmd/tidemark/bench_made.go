@@ -90,7 +90,7 @@ func (f *benchFlags) replayMade(ctx context.Context, b *bench) error {
 		}
 		b.step("starting again after the kill")
 		began := time.Now()
-		again, err := startChild(ctx, dir, benchConfig)
+		again, err := startChild(ctx, dir, ownBenchConfig)
 		if err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func (f *benchFlags) replayMade(ctx context.Context, b *bench) error {
 // makeLog returns the rate of the load, in samples acknowledged per second, and their number.
 func (f *benchFlags) makeLog(ctx context.Context, b *bench, dir string) (rate float64, made uint64, err error) {
 	b.step("starting a service in %s", dir)
-	server, err := startChild(ctx, dir, benchConfig)
+	server, err := startChild(ctx, dir, ownBenchConfig)
 	if err != nil {
 		return 0, 0, err
 	}
