@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tidemark/log"
+	"tidemark/projections"
 )
 
 const (
@@ -28,7 +29,7 @@ type executor struct {
 	paused  bool
 	used    [len(budgets)]int
 	busy    map[string]struct{} // experiments
-	changed signal
+	changed projections.Signal
 }
 
 // pick takes the places for the first of the tasks that can have them.
@@ -62,7 +63,7 @@ func (x *executor) release(t *Task) {
 	x.used[t.Kind]--
 	delete(x.busy, t.Target)
 	x.mu.Unlock()
-	x.changed.fire()
+	x.changed.Fire()
 }
 
 // claim takes an experiment for something that is no task; false if a task has it.
@@ -80,7 +81,7 @@ func (x *executor) unclaim(name string) {
 	x.mu.Lock()
 	delete(x.busy, name)
 	x.mu.Unlock()
-	x.changed.fire()
+	x.changed.Fire()
 }
 
 func (x *executor) isPaused() bool {
@@ -93,7 +94,7 @@ func (x *executor) pause(yes bool) {
 	x.mu.Lock()
 	x.paused = yes
 	x.mu.Unlock()
-	x.changed.fire()
+	x.changed.Fire()
 }
 
 // Pause lets tasks that run finish and claims no others, until Resume or the next start.
@@ -113,7 +114,7 @@ func (m *Master) workLoop(ctx context.Context) error {
 		working.Wait()
 	}()
 	for {
-		changed, folded := m.exec.changed.wait(), m.fold.Changed()
+		changed, folded := m.exec.changed.Wait(), m.fold.Changed()
 		for ctx.Err() == nil {
 			t := m.exec.pick(m.fold.waitingTasks())
 			if t == nil {

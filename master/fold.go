@@ -41,7 +41,7 @@ type Fold struct {
 	unsaved map[string][]byte // rows that no commit has taken yet; nil for one that is deleted
 	failed  uint64            // commits in a row
 	tasks   taskTable
-	notify  signal
+	notify  projections.Signal
 }
 
 // known is what is kept in memory of an experiment that has a record.
@@ -162,7 +162,7 @@ func (f *Fold) Apply(_ context.Context, events []*log.Event) error {
 	b, at := f.batch()
 	f.mu.Unlock()
 	f.saveBatch(b, at)
-	f.notify.fire()
+	f.notify.Fire()
 	return nil
 }
 
@@ -282,7 +282,7 @@ func (f *Fold) Saved() log.Seq {
 }
 
 // Changed implements projections.Projection.
-func (f *Fold) Changed() <-chan struct{} { return f.notify.wait() }
+func (f *Fold) Changed() <-chan struct{} { return f.notify.Wait() }
 
 // wait blocks until an event is applied, or ctx ends.
 func (f *Fold) wait(ctx context.Context, seq log.Seq) error {
@@ -390,28 +390,4 @@ func (f *Fold) forgetFresh(upTo log.Seq) {
 		n++
 	}
 	f.fresh = append([]retiredName(nil), f.fresh[n:]...)
-}
-
-// signal wakes everyone who waits for a change.
-type signal struct {
-	mu sync.Mutex
-	ch chan struct{}
-}
-
-func (s *signal) wait() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ch == nil {
-		s.ch = make(chan struct{})
-	}
-	return s.ch
-}
-
-func (s *signal) fire() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ch != nil {
-		close(s.ch)
-		s.ch = nil
-	}
 }

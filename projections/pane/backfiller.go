@@ -99,7 +99,7 @@ func NewBackfiller(p *Projection, history projections.History, opts BackfillOpti
 // the start is applied. A generation that fails is reported and tried again, while the others go on.
 func (b *Backfiller) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		planned := b.panes.backfills.changed.wait()
+		planned := b.panes.backfills.changed.Wait()
 		if err := b.tidy(ctx); err != nil && ctx.Err() == nil {
 			b.opts.Logger.Error("what is left of streams that are no longer folded could not be removed", "err", err)
 		}

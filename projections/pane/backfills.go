@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tidemark/log"
+	"tidemark/projections"
 	"tidemark/projections/plan"
 )
 
@@ -19,7 +20,7 @@ type backfills struct {
 	mu      sync.Mutex
 	known   map[log.Seq]*backfill
 	live    map[uint64]struct{} // the generations that the live fold has taken over, and that have streams in the plan
-	changed signal              // a plan was put in force
+	changed projections.Signal  // a plan was put in force
 }
 
 // backfill is one generation until the checkpoints of the live fold hold it.
@@ -72,7 +73,7 @@ func (b *backfills) plan(seq log.Seq, gens []generation) {
 			b.add(g, g.from-1)
 		}
 	}
-	b.changed.fire()
+	b.changed.Fire()
 }
 
 // add notes a generation whose state on disk reflects the events up to a sequence.

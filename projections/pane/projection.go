@@ -57,7 +57,7 @@ type Projection struct {
 	turn       chan struct{} // has room for one: who stands in it puts a batch or a cut into every queue (P6)
 	dispatched atomic.Uint64 // last event that stands in every queue; written in turn
 
-	changed signal
+	changed projections.Signal
 	failure atomic.Pointer[error]
 	failed  chan struct{} // closed once failure is set
 
@@ -190,7 +190,7 @@ func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
 		return err
 	}
 	p.dispatched.Store(uint64(events[len(events)-1].Seq))
-	p.changed.fire()
+	p.changed.Fire()
 	return nil
 }
 
@@ -261,7 +261,7 @@ func (p *Projection) Applied() (log.Seq, error) {
 }
 
 // Changed implements projections.Projection.
-func (p *Projection) Changed() <-chan struct{} { return p.changed.wait() }
+func (p *Projection) Changed() <-chan struct{} { return p.changed.Wait() }
 
 // Run runs the workers and writes checkpoints until ctx ends; then it writes a last checkpoint of every shard and makes it
 // durable. It returns the error that stopped a worker, if one did.
@@ -285,7 +285,7 @@ func (p *Projection) Run(ctx context.Context) error {
 func (p *Projection) fail(err error) error {
 	if p.failure.CompareAndSwap(nil, &err) {
 		close(p.failed)
-		p.changed.fire()
+		p.changed.Fire()
 	}
 	return p.err()
 }
@@ -328,7 +328,7 @@ func (p *Projection) cut(ctx context.Context, v visit) (log.Seq, error) {
 // waitDispatched blocks until everything up to seq stands in the workers' queues.
 func (p *Projection) waitDispatched(ctx context.Context, seq log.Seq) error {
 	for {
-		changed := p.changed.wait()
+		changed := p.changed.Wait()
 		if log.Seq(p.dispatched.Load()) >= seq {
 			return nil
 		}
@@ -346,7 +346,7 @@ func (p *Projection) waitDispatched(ctx context.Context, seq log.Seq) error {
 // waitApplied blocks until the workers have applied everything up to seq.
 func (p *Projection) waitApplied(ctx context.Context, seq log.Seq) error {
 	for {
-		changed := p.changed.wait()
+		changed := p.changed.Wait()
 		applied, err := p.Applied()
 		if err != nil || applied >= seq {
 			return err
@@ -411,28 +411,4 @@ func (o *outcomes) get(seq log.Seq) (Outcome, bool) {
 	defer o.mu.Unlock()
 	out, ok := o.bySeq[seq]
 	return out, ok
-}
-
-// signal wakes everyone who waits for a change.
-type signal struct {
-	mu sync.Mutex
-	ch chan struct{}
-}
-
-func (s *signal) wait() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ch == nil {
-		s.ch = make(chan struct{})
-	}
-	return s.ch
-}
-
-func (s *signal) fire() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ch != nil {
-		close(s.ch)
-		s.ch = nil
-	}
 }

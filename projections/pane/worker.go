@@ -132,7 +132,7 @@ func (w *worker) take(m message) error {
 		}
 		w.applied.Store(uint64(ev.Seq))
 	}
-	w.p.changed.fire()
+	w.p.changed.Fire()
 	return nil
 }
 

@@ -27,7 +27,7 @@ func (p *Projection) Wait(ctx context.Context, all bool) (log.Seq, error) {
 		seq = p.events.Head()
 	}
 	for {
-		changed := p.changed.wait()
+		changed := p.changed.Wait()
 		applied := log.Seq(p.applied.Load())
 		if err := p.err(); err != nil {
 			return applied, fmt.Errorf("the exact copy has stopped: %w", err)

@@ -34,7 +34,7 @@ type Projection struct {
 	db      *tsdb.DB
 	head    *headBound
 	applied atomic.Uint64
-	changed signal
+	changed projections.Signal
 	failure atomic.Pointer[error]
 
 	// Apply's own.
@@ -331,7 +331,7 @@ func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
 	if err := p.noteApplied(false); err != nil {
 		return p.fail(err)
 	}
-	p.changed.fire()
+	p.changed.Fire()
 	return nil
 }
 
@@ -346,11 +346,11 @@ func (p *Projection) noteApplied(closed bool) error {
 func (p *Projection) Applied() (log.Seq, error) { return log.Seq(p.applied.Load()), p.err() }
 
 // Changed implements projections.Projection.
-func (p *Projection) Changed() <-chan struct{} { return p.changed.wait() }
+func (p *Projection) Changed() <-chan struct{} { return p.changed.Wait() }
 
 func (p *Projection) fail(err error) error {
 	p.failure.CompareAndSwap(nil, &err)
-	p.changed.fire()
+	p.changed.Fire()
 	return p.err()
 }
 
@@ -396,28 +396,4 @@ func (p *Projection) Close() error {
 		err = p.noteApplied(true)
 	}
 	return errors.Join(err, p.appliedFile.Sync(), p.appliedFile.Close())
-}
-
-// signal wakes everyone who waits for a change.
-type signal struct {
-	mu sync.Mutex
-	ch chan struct{}
-}
-
-func (s *signal) wait() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ch == nil {
-		s.ch = make(chan struct{})
-	}
-	return s.ch
-}
-
-func (s *signal) fire() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ch != nil {
-		close(s.ch)
-		s.ch = nil
-	}
 }
