@@ -127,8 +127,21 @@ func (n *node) statsSettings() master.Settings {
 	}
 }
 
-// runMaster folds the control plane's events, and runs the control plane once everything has caught up.
+// runMaster runs the control plane until ctx ends. One that has stopped ends nothing else: the table of experiments stays as it is
+// and calls itself stale, the service is not ready, and the log is kept for the next start.
 func (n *node) runMaster(ctx context.Context) error {
+	err := n.controlPlane(ctx)
+	if err == nil || ctx.Err() != nil || n.events.Err() != nil {
+		return err
+	}
+	n.masterStopped.Store(&err)
+	n.logger.Error("The control plane has stopped: experiments and tasks stay as they are until the next start", "err", err)
+	<-ctx.Done()
+	return nil
+}
+
+// controlPlane folds the control plane's events, and runs the control plane once everything has caught up.
+func (n *node) controlPlane(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.folding.Run(ctx) })
 	g.Go(func() error {

@@ -115,6 +115,7 @@ func TestStoppedProjection(t *testing.T) {
 	check := func() {
 		t.Helper()
 		v.eventually("the projection has stopped", func() bool { return v.node.stopped() != nil })
+		v.eventually("the control plane has stopped", func() bool { return v.node.masterStopped.Load() != nil })
 		if a := v.instant(`count_over_time(m[1m])`, 60_000); a.code != 500 || a.errorType != "internal" || !strings.Contains(a.Err.Error(), "plan at") {
 			t.Errorf("query: %d %s %v", a.code, a.errorType, a.Err)
 		}

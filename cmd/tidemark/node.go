@@ -72,7 +72,8 @@ type node struct {
 	started  time.Time
 	caughtUp atomic.Bool // the start and the plan of this process are applied, and so is everything before them
 
-	saidStopped sync.Once
+	saidStopped   sync.Once
+	masterStopped atomic.Pointer[error] // why the control plane has stopped; nil while it runs
 
 	begun     chan struct{} // closed once the start of this process stands in the log
 	reloading sync.Mutex    // one reload at a time
@@ -434,6 +435,8 @@ func (n *node) Reasons() []string {
 	reasons := n.gate.reasons()
 	if err := n.stopped(); err != nil {
 		reasons = append(reasons, fmt.Sprintf("stopped: %s", err))
+	} else if err := n.masterStopped.Load(); err != nil {
+		reasons = append(reasons, fmt.Sprintf("stopped: %s", *err))
 	}
 	if k := n.panes.CheckpointFailures(); k >= failuresToReport {
 		reasons = append(reasons, fmt.Sprintf("projection %s failed to write its last %d checkpoints", n.panes.Name(), k))

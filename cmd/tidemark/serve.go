@@ -307,7 +307,7 @@ func (f *serveFlags) runGroup(
 	add(n.outlive(n.keeper.run))
 	add(n.outlive(n.runRecorder))
 	add(n.outlive(n.runBackfills))
-	add(n.outlive(n.runMaster))
+	add(n.runMaster)
 	add(n.outlive(n.runner.Run))
 	add(n.outlive(n.panes.Run))
 	add(n.copy.follow)
