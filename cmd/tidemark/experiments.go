@@ -166,7 +166,37 @@ func (n *node) controlPlane(ctx context.Context) error {
 
 // experiments are the routes about them.
 func (n *node) experiments() *api.Experiments {
-	return &api.Experiments{Lister: n.master, Reader: n.master, History: n.master, Head: n.events.Head}
+	return &api.Experiments{Lister: n.master, Reader: askedReader{n}, History: n.master, Head: n.events.Head}
+}
+
+// askedReader reads experiments for who asks over HTTP: everything acknowledged before the request is in what it reads, unless the
+// panes lag by more than laggingAfter; then the row's as_of_seq says up to where.
+type askedReader struct{ n *node }
+
+// Fresh implements api.ExperimentReader.
+func (r askedReader) Fresh(ctx context.Context, name string) (*master.Row, error) {
+	r.catchUp(ctx)
+	return r.n.master.Fresh(ctx, name)
+}
+
+// Rescan implements api.ExperimentReader.
+func (r askedReader) Rescan(ctx context.Context, name string) (*master.Row, error) {
+	r.catchUp(ctx)
+	return r.n.master.Rescan(ctx, name)
+}
+
+// Round implements api.ExperimentReader.
+func (r askedReader) Round(ctx context.Context) (master.RoundResult, error) {
+	r.catchUp(ctx)
+	return r.n.master.Round(ctx)
+}
+
+// catchUp waits for the panes to fold what the log holds now. Panes that have stopped or lag are no error here: what they have
+// folded is read.
+func (r askedReader) catchUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, laggingAfter)
+	defer cancel()
+	_ = r.n.runner.Wait(ctx, r.n.events.Head())
 }
 
 // tasks are the routes about tasks.
