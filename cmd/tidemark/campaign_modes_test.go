@@ -3,6 +3,7 @@ package main
 // The trials of the campaign. Each takes a seed, makes of it as many trials as it has points, and counts them.
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -147,6 +148,9 @@ func (c *trials) model(p *play) {
 	c.add("samples to the model", o.Samples)
 	c.add("requests retried, late or in conflict", o.Odd)
 	c.add("samples late, duplicate or in conflict", o.Late+o.Duplicates+o.Conflicts+o.Corrected)
+	for what, n := range p.did {
+		c.add(what, n)
+	}
 	c.add("questions", uint64(p.asked.questions))
 	c.add("questions answered warm", uint64(p.asked.warm))
 }
@@ -221,14 +225,19 @@ func (c *trials) holds(ref *reference, w *world, acked int) error {
 		}
 	}
 	want, ok := ref.said[head]
-	if !ok { // between two events that one move appends
+	if !ok { // between two events that one move appends, or while streams were being folded
 		m := newNaive()
 		for _, e := range ref.tolds[:head] {
 			m.apply(e)
 		}
 		return w.compare(m)
 	}
-	said, err := w.say()
+	ctx, cancel := context.WithTimeout(context.Background(), worldPatience)
+	defer cancel()
+	if err := w.backfill(ctx, 0); err != nil {
+		return fmt.Errorf("backfill: %w", err)
+	}
+	said, err := w.sayAll()
 	if err != nil {
 		return err
 	}
