@@ -29,7 +29,7 @@ materializations:
 `
 
 const (
-	kills    = 20 // of one run
+	kills    = 20    // of one run
 	finePane = 5_000 // ms
 	widePane = 10_000
 )
