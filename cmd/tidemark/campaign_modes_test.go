@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,6 +71,7 @@ type crashImage struct {
 	plan  int
 	what  string
 	depth int
+	lot   uint64 // decides what is done with it
 }
 
 // crashes plays the script of a seed with a crash before every file operation, with none, half or all of the unsynced data kept by
@@ -99,18 +101,19 @@ func (c *trials) crashes(seed uint64) {
 		images <- crashImage{
 			disk:  disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}),
 			clock: (&simClock{}).at(clock), acked: before, move: int(moving.Load()), plan: int(plan.Load()),
-			what: fmt.Sprintf("seed %d length %d, crash before %s, %d%% of unsynced data kept", seed, c.length, at, percent),
+			what: fmt.Sprintf("seed %d length %d, crash before %s, %d%% of unsynced data kept", seed, c.length, at, percent), lot: uint64(total),
 		}
 		return nil
 	})
 	var check sync.WaitGroup
-	check.Go(func() {
-		rng := rand.New(rand.NewPCG(seed, 79))
-		for im := range images {
-			c.recover(s, ref, im, rng)
-			pending.Done()
-		}
-	})
+	for range runtime.GOMAXPROCS(0) {
+		check.Go(func() {
+			for im := range images {
+				c.recover(s, ref, im, rand.New(rand.NewPCG(seed, 79+im.lot)))
+				pending.Done()
+			}
+		})
+	}
 	w := newWorld(errorfs.Wrap(disk, t), clock, c.plans, s.workers)
 	clock.wall.Store(s.wall)
 	clock.mono.Store(3_600_000)
