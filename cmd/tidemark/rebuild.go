@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"tidemark/log"
+	"tidemark/master"
 	"tidemark/projections"
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
@@ -167,7 +168,25 @@ func (r *rebuild) foldInto(ctx context.Context, o *offline, through log.Seq, std
 	if line != nil {
 		line.end()
 	}
+	if err == nil {
+		err = foldControl(ctx, o.events, store, through)
+	}
 	return errors.Join(err, store.Close())
+}
+
+// foldControl folds what the control plane has done into the rows of fresh views: the retired experiments, and the tasks.
+func foldControl(ctx context.Context, events *log.Log, store *bucket.Store, through log.Seq) error {
+	fold := master.NewFold(store.Rows(master.FoldSpace), events.Floor(), experimentLabel, discard())
+	at, err := fold.Restore()
+	if err != nil {
+		return err
+	}
+	if at.Newest <= through {
+		if err := projections.Replay(ctx, events, fold, at.From, through, projections.ReplayOptions{}); err != nil {
+			return err
+		}
+	}
+	return store.Flush(ctx)
 }
 
 // compare says for each materialization whether a fold of the log gives what stands. What was folded stays where it is when it

@@ -21,9 +21,10 @@
 //
 // # Life cycle
 //
-//	New ──► Restore ──► Apply … beside Run ──► Run ends with a checkpoint ──► Close
+//	New ──► Check ──► Restore ──► Apply … beside Run ──► Run ends with a checkpoint ──► Close
 //
-// Restore opens the TSDB, which compacts and expires its blocks on its own until Close.
+// Check, which may be left out, reads the notes alone. Restore opens the TSDB, which reads all of its write-ahead log and then compacts
+// and expires its blocks on its own until Close. Whoever reads may do so from the beginning: Wait blocks until the copy is open.
 //
 // # Files
 //
