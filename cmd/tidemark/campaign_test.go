@@ -206,7 +206,7 @@ func runLong(t *testing.T, l ledger, m campaignMode, from, to uint64, duration t
 			for _, f := range got.Findings {
 				t.Errorf("FINDING: %s", f)
 				if len(x.Findings) < maxFindings {
-					x.Findings = append(x.Findings, f)
+					x.Findings = append(x.Findings, fmt.Sprintf("%.400s", f))
 				}
 			}
 			x.To, from = last, last+1
