@@ -32,8 +32,9 @@ type rebuild struct {
 	verify     bool
 	healing    bool
 
-	now   func() time.Time
-	write projections.ReplayOptions // when what is folded is written; zero but in tests
+	now       func() time.Time
+	monotonic func() time.Duration      // of log time; nil: the machine's
+	write     projections.ReplayOptions // when what is folded is written; zero but in tests
 }
 
 func newRebuild(app *kingpin.Application) command {
@@ -113,7 +114,7 @@ func (r *rebuild) rebuildPanes(ctx context.Context, o *offline, through log.Seq,
 
 func (r *rebuild) open() (*offline, error) {
 	if r.healing {
-		return openToHeal(r.fs, r.path, r.workers, r.now)
+		return openToHeal(r.fs, r.path, r.workers, r.now, r.monotonic)
 	}
 	return openOffline(r.fs, r.path, r.workers, discard())
 }
