@@ -46,6 +46,7 @@
 //	"V" generation:8 ref:8                → the same of a series that a later generation has evicted
 //	"w" record:8 step:8                   → recorded step (see Windows)
 //	"l" record:8 number:4                 → label set of an output series: per label, by name, length:uvarint and bytes of name and value
+//	"H" record:8                          → since:8: the record is whole (see Windows.SetWhole)
 //	"W"                                   → the newest sequence that any recorded step is as of:8
 //
 // Piece, version 1:

@@ -17,6 +17,7 @@ import (
 // it needs no deleting to be never mistaken for another.
 const (
 	keyWindowNewest = 'W' // → the newest AsOf of all steps:8
+	keyWindowWhole  = 'H' // record:8 → since:8 (see SetWhole)
 	keyWindowSeries = 'l' // record:8 number:4 → label set
 	keyWindowStep   = 'w' // record:8 step:8 → step
 )
@@ -95,7 +96,7 @@ func NewWindows(s *Store, head uint64) (*Windows, error) {
 func (w *Windows) clear() error {
 	b := w.store.db.NewBatch()
 	defer b.Close()
-	for _, prefix := range []byte{keyWindowSeries, keyWindowStep} {
+	for _, prefix := range []byte{keyWindowSeries, keyWindowStep, keyWindowWhole} {
 		if err := b.DeleteRange([]byte{prefix}, []byte{prefix + 1}, nil); err != nil {
 			return fmt.Errorf("bucket: drop recorded windows: %w", err)
 		}
@@ -402,10 +403,42 @@ func (w *Windows) Expire(record uint64, before int64) error {
 	return nil
 }
 
+func wholeKey(record uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{keyWindowWhole}, record)
+}
+
+// SetWhole notes that every step of a record that could be recorded has been, from the first on, and that what changed behind the
+// event at since is known to whoever keeps the record. The note is durable no sooner than the steps that were put before it.
+func (w *Windows) SetWhole(record, since uint64) error {
+	if err := w.store.writable(); err != nil {
+		return err
+	}
+	if err := w.store.db.Set(wholeKey(record), binary.BigEndian.AppendUint64(nil, since), pebble.NoSync); err != nil {
+		return fmt.Errorf("bucket: note a whole record: %w", err)
+	}
+	return nil
+}
+
+// Whole says whether SetWhole was called for a record with the same since.
+func (w *Windows) Whole(record, since uint64) (bool, error) {
+	v, closer, err := w.store.db.Get(wholeKey(record))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("bucket: read the note of a record: %w", err)
+	}
+	defer closer.Close()
+	return len(v) == 8 && binary.BigEndian.Uint64(v) == since, nil
+}
+
 // Keep deletes every record but those given.
 func (w *Windows) Keep(records map[uint64]struct{}) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err := w.keepWhole(records); err != nil {
+		return err
+	}
 	for next := uint64(0); ; {
 		id, ok, err := w.firstRecord(next)
 		if err != nil || !ok {
@@ -422,6 +455,27 @@ func (w *Windows) Keep(records map[uint64]struct{}) error {
 		}
 		next = id + 1
 	}
+}
+
+// keepWhole deletes the notes of every record but those given: one may be whole that has no steps.
+func (w *Windows) keepWhole(records map[uint64]struct{}) error {
+	it, err := w.store.db.NewIter(&pebble.IterOptions{LowerBound: []byte{keyWindowWhole}, UpperBound: []byte{keyWindowWhole + 1}})
+	if err != nil {
+		return fmt.Errorf("bucket: list records: %w", err)
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		if len(it.Key()) != 9 {
+			return fmt.Errorf("%w: key %x", ErrCorruptStep, it.Key())
+		}
+		if _, keep := records[binary.BigEndian.Uint64(it.Key()[1:])]; keep {
+			continue
+		}
+		if err := w.store.db.Delete(it.Key(), pebble.NoSync); err != nil {
+			return fmt.Errorf("bucket: drop a record: %w", err)
+		}
+	}
+	return it.Error()
 }
 
 func (w *Windows) firstRecord(from uint64) (uint64, bool, error) {

@@ -116,21 +116,27 @@ type Notes struct {
 // Noted returns what is noted of the copy in dir; ok is false if there is none. Notes that are damaged count as no copy: a start
 // begins anew.
 func Noted(dir string) (n Notes, ok bool, err error) {
+	n, _, ok, err = readNotes(dir)
+	return n, ok, err
+}
+
+// readNotes returns with the notes the identity of the log that they are about.
+func readNotes(dir string) (n Notes, identity []byte, ok bool, err error) {
 	note, err := readFile(filepath.Join(dir, checkpointFile))
 	if err != nil || note == nil {
-		return n, false, err
+		return n, nil, false, err
 	}
 	c, err := decodeCheckpoint(note)
 	if err != nil {
-		return n, false, nil
+		return n, nil, false, nil
 	}
 	n.Durable, n.Newest = c.seq, c.seq
 	raw, err := readFile(filepath.Join(dir, appliedFile))
 	if err != nil {
-		return n, false, err
+		return n, nil, false, err
 	}
 	if a, bad := decodeApplied(raw); bad == nil {
 		n.Newest = max(c.seq, a.seq)
 	}
-	return n, true, nil
+	return n, c.identity, true, nil
 }

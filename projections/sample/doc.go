@@ -23,9 +23,11 @@
 //
 // # Life cycle
 //
-//	New ──► Restore ──► Apply … beside Run ──► Run ends with a checkpoint ──► Close
+//	New ──► Check ──► Restore ──► Apply … beside Run ──► Run ends with a checkpoint ──► Close
 //
-// Restore opens the TSDB. It compacts and expires nothing on its own: Run does, and so does a Checkpoint with what came out of order.
+// Check, which may be left out, reads the notes alone. Restore opens the TSDB, which reads all of its write-ahead log. TSDB compacts and
+// expires nothing on its own: Run has it do so, and so does a Checkpoint with what came out of order. Whoever reads may do so from the
+// beginning: Wait blocks until the copy is open.
 //
 // E5 rests on this: when TSDB has removed all chunk files there are, it begins to number them anew. An event whose late sample begins a file
 // in that very moment writes to file 1 what TSDB takes to be in file 0, and the next compaction finds something else there than it must,

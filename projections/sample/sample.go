@@ -31,7 +31,8 @@ type Projection struct {
 	opts   Options
 	logger *slog.Logger
 
-	db      *tsdb.DB
+	db      *tsdb.DB // for whoever reads only while opened
+	opened  atomic.Bool
 	head    *headBound
 	applied atomic.Uint64
 	changed projections.Signal
@@ -72,7 +73,8 @@ type counts struct {
 	appended, late, repeated, refused, exemplars, exemplarsRefused atomic.Uint64
 }
 
-// New returns a copy of the log in dir. Restore opens it.
+// New returns a copy of the log in dir. Restore opens it, which may take as long as its write-ahead log is; until then whoever reads
+// waits.
 func New(dir string, events Log, labels Labels, opts Options) *Projection {
 	opts = opts.withDefaults()
 	p := &Projection{dir: dir, events: events, labels: labels, opts: opts, logger: opts.Logger, due: make(chan struct{}, 1)}
@@ -83,6 +85,30 @@ func New(dir string, events Log, labels Labels, opts Options) *Projection {
 
 // Name implements projections.Projection.
 func (p *Projection) Name() string { return "sample" }
+
+// Check reads the notes of the copy, which takes no time and changes nothing, and returns the newest event that the copy may reflect.
+// It fails with ErrOtherLog where Restore would. Until Restore the copy counts as being where the notes say.
+func (p *Projection) Check() (newest log.Seq, err error) {
+	n, err := p.noted()
+	if err != nil {
+		return 0, fmt.Errorf("exact copy in %s: %w", p.dir, err)
+	}
+	p.durable.Store(uint64(n.Durable))
+	p.applied.Store(uint64(n.Durable))
+	return n.Newest, nil
+}
+
+// noted returns the notes of a copy of this log; none if there is none that can be used.
+func (p *Projection) noted() (Notes, error) {
+	n, identity, ok, err := readNotes(p.dir)
+	if err != nil || !ok {
+		return Notes{}, err
+	}
+	if !bytes.Equal(identity, p.events.Identity()) {
+		return Notes{}, ErrOtherLog
+	}
+	return n, nil
+}
 
 // Restore implements projections.Projection: it opens the copy, or begins one where none can be used.
 func (p *Projection) Restore() (projections.Restored, error) {
@@ -122,7 +148,7 @@ func (p *Projection) resume() (projections.Restored, error) {
 	if err := os.MkdirAll(p.dir, 0o777); err != nil {
 		return projections.Restored{}, err
 	}
-	at, newest, err := p.readNotes()
+	at, newest, err := p.settle()
 	if err != nil {
 		return projections.Restored{}, err
 	}
@@ -138,11 +164,13 @@ func (p *Projection) resume() (projections.Restored, error) {
 	if err != nil {
 		return projections.Restored{}, errors.Join(err, p.db.Close())
 	}
+	p.opened.Store(true)
+	p.changed.Fire()
 	return projections.Restored{From: at, Newest: newest}, nil
 }
 
-// readNotes says behind which event to go on, and which the TSDB may reflect.
-func (p *Projection) readNotes() (at, newest log.Seq, err error) {
+// settle says behind which event to go on, and which the TSDB may reflect, and gives up what cannot be trusted.
+func (p *Projection) settle() (at, newest log.Seq, err error) {
 	note, err := readFile(filepath.Join(p.dir, checkpointFile))
 	if err != nil {
 		return 0, 0, err
@@ -366,6 +394,9 @@ func (p *Projection) Applied() (log.Seq, error) { return log.Seq(p.applied.Load(
 // Changed implements projections.Projection.
 func (p *Projection) Changed() <-chan struct{} { return p.changed.Wait() }
 
+// Stop ends the copy: whoever waits for it, now or later, is given err, or the one that has stopped it before.
+func (p *Projection) Stop(err error) { _ = p.fail(err) }
+
 func (p *Projection) fail(err error) error {
 	p.failure.CompareAndSwap(nil, &err)
 	p.changed.Fire()
@@ -402,7 +433,7 @@ func (p *Projection) Run(ctx context.Context) error {
 
 // Close closes the TSDB, after Run and all reads have ended, and notes that it was closed in order.
 func (p *Projection) Close() error {
-	if p.db == nil {
+	if !p.opened.Load() {
 		return nil
 	}
 	p.stopCompaction()

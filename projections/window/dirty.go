@@ -21,6 +21,12 @@ func spanOf(r plan.Reach, every, width, end int64) span {
 	}
 }
 
+// meets says whether one of the steps, which increase, is in the span.
+func (s span) meets(steps []int64) bool {
+	i, _ := slices.BinarySearch(steps, s.first)
+	return i < len(steps) && steps[i] <= s.last
+}
+
 func floorTo(t, every int64) int64 {
 	m := t % every
 	if m < 0 {
@@ -78,10 +84,15 @@ func dirtySteps(into map[int64]log.Seq, r plan.Reach, every, width int64, change
 	}
 }
 
+// covered says whether all that a step reaches of a stream is folded.
+func covered(t int64, r plan.Reach, st *pane.TrackedStream) bool {
+	return st.CoverageStart == math.MinInt64 || t-r.Back >= st.CoverageStart
+}
+
 // published says whether a step is, as far as one stream knows: covered, behind the frontier, and without an open bucket.
 func published(t int64, r plan.Reach, st *pane.TrackedStream) bool {
 	begin, end := t-r.Back, t-r.Ahead
-	if end > st.Frontier || st.CoverageStart != math.MinInt64 && begin < st.CoverageStart {
+	if end > st.Frontier || !covered(t, r, st) {
 		return false
 	}
 	i, _ := slices.BinarySearch(st.Open, begin+1)

@@ -11,6 +11,9 @@
 // and has the fold forget the ends of which every step stands recorded. Expressions that have values without data, or
 // windows that do not move with the step, have steps that no bucket leads to: they are not recorded.
 //
+// A record that begins over panes which were published before finds their ends in the store of buckets, and is noted to be whole
+// once all of their steps stand recorded (history).
+//
 // Life cycle of a Recorder: New, Run (blocks).
 //
 // Invariants:
@@ -20,4 +23,5 @@
 //	W3  Of one materialization, steps are evaluated at most once in each of its intervals, however many changes there were.
 //	W4  Work in one round is bounded; what is left is done in the next.
 //	W5  Recording changes nothing that is published: the digest is the same with and without it.
+//	W6  Every covered step that a kept bucket overlaps is recorded once it is published, whenever the record began.
 package window

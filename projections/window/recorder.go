@@ -34,6 +34,7 @@ type Panes interface {
 	Plan() *plan.Plan
 	TrackedStreams(ctx context.Context, after log.Seq, known map[plan.StreamID]log.Seq) (log.Seq, []pane.TrackedStream, error)
 	Forget(ctx context.Context, changes map[plan.StreamID]map[int64]log.Seq) error
+	PublishedEnds(ctx context.Context, id plan.StreamID) ([]int64, error)
 }
 
 // Evaluator evaluates a materialization, by its name, at each step of its grid from start to end, as of one sequence. *query.Engine is one.
@@ -47,6 +48,8 @@ type Store interface {
 	AsOf(ctx context.Context, record uint64, from, to int64) (map[int64]uint64, error)
 	Expire(record uint64, before int64) error
 	Keep(records map[uint64]struct{}) error
+	Whole(record, since uint64) (bool, error)
+	SetWhole(record, since uint64) error
 }
 
 // pending is an error that may be gone without a change of the steps that met it. Others stand until a bucket changes.
@@ -93,6 +96,7 @@ type record struct {
 	next      time.Time        // when it is looked at again (W3)
 	left      int              // published steps that were left then
 	asOf      map[int64]uint64 // of the steps that some change, not forgotten yet, takes part in; nil: not read yet
+	history   history
 }
 
 // New returns a recorder. Run starts it.
@@ -294,7 +298,11 @@ func (r *Recorder) bringUp(ctx context.Context, rec *record, seq log.Seq, stream
 		since = max(since, st.Since)
 		dirtySteps(dirty, reach, rec.every, st.PaneMillis, st.Changed)
 	}
-	if err := r.load(ctx, rec, dirty, since); err != nil {
+	err = r.addHistory(ctx, rec, since, streams, dirty)
+	if err == nil {
+		err = r.load(ctx, rec, dirty, since)
+	}
+	if err != nil {
 		needs.all(rec)
 		return 0, err
 	}
@@ -302,6 +310,7 @@ func (r *Recorder) bringUp(ctx context.Context, rec *record, seq log.Seq, stream
 	for _, t := range slices.Sorted(maps.Keys(dirty)) {
 		switch asOf, ok := rec.asOf[t]; {
 		case ok && asOf >= uint64(dirty[t]):
+		case !rec.covered(t, streams): // it never will be
 		case rec.published(t, streams):
 			todo = append(todo, t)
 		default:
@@ -320,6 +329,9 @@ func (r *Recorder) bringUp(ctx context.Context, rec *record, seq log.Seq, stream
 	rec.want(streams, needs, append(open, todo...))
 	if len(todo) == 0 && err == nil {
 		r.whole.Store(rec.id, true)
+	}
+	if err == nil {
+		err = r.doneHistory(rec, streams, append(open, todo...))
 	}
 	return len(todo), err
 }
@@ -360,6 +372,15 @@ func (r *Recorder) load(ctx context.Context, rec *record, dirty map[int64]log.Se
 		}
 	}
 	return nil
+}
+
+func (rec *record) covered(t int64, streams map[plan.StreamID]*pane.TrackedStream) bool {
+	for _, reach := range rec.reaches {
+		if !covered(t, reach, streams[reach.Stream]) {
+			return false
+		}
+	}
+	return true
 }
 
 func (rec *record) published(t int64, streams map[plan.StreamID]*pane.TrackedStream) bool {
@@ -429,8 +450,7 @@ func (rec *record) want(streams map[plan.StreamID]*pane.TrackedStream, needs nee
 	for _, reach := range rec.reaches {
 		st, of := streams[reach.Stream], needs.of(reach.Stream)
 		for end := range st.Changed {
-			s := spanOf(reach, rec.every, st.PaneMillis, end)
-			if i, _ := slices.BinarySearch(steps, s.first); i < len(steps) && steps[i] <= s.last {
+			if spanOf(reach, rec.every, st.PaneMillis, end).meets(steps) {
 				of.ends[end] = true
 			}
 		}

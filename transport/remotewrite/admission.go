@@ -56,10 +56,10 @@ const (
 	eventBytesPerSeries = 128
 )
 
-// eventBytes estimates what an event of a request takes.
+// eventBytes estimates what an event of a request takes. In version 2.0 strings are counted as often as they are named.
 func eventBytes(c Counts, decoded int) int64 {
 	items := int64(c.Samples)/2 + int64(c.Histograms) + int64(c.Exemplars) + int64(c.Metadata)
-	return int64(decoded) + items*eventBytesPerItem + int64(c.Series)*eventBytesPerSeries
+	return int64(decoded) + c.Expanded + items*eventBytesPerItem + int64(c.Series)*eventBytesPerSeries
 }
 
 // Bounds of what idle arenas keep.
@@ -68,13 +68,16 @@ const (
 	pooledBody    = 1 << 20
 	pooledDecoded = 4 << 20
 	pooledSamples = 50_000
+	pooledSymbols = 100_000
 )
 
 // arena is the memory of one request, used again by later ones.
 type arena struct {
 	body, decoded []byte
 	scan          Scanner
+	symbols       Symbols
 	reader        labelReader
+	histogram     histogramReader
 	builder       *log.WriteBuilder
 	exemplar      []byte
 	metadata      []log.Metadata
@@ -103,10 +106,14 @@ func (p *arenas) put(a *arena) {
 	if cap(a.body) > pooledBody {
 		a.body = nil
 	}
-	if cap(a.decoded) > pooledDecoded {
-		// Of what was decoded, labels, exemplars and the scanner's scratch are parts: they grow and go together.
-		a.decoded, a.exemplar, a.scan, a.reader = nil, nil, Scanner{}, p.reader
+	if cap(a.decoded) > pooledDecoded || cap(a.scan.scratch) > pooledDecoded || cap(a.exemplar) > pooledDecoded {
+		// Of what was decoded, labels, exemplars, histograms and the scanner's scratch are parts: they grow and go together.
+		a.decoded, a.exemplar, a.scan, a.reader, a.histogram = nil, nil, Scanner{}, p.reader, histogramReader{}
 	}
+	if cap(a.symbols.at) > pooledSymbols {
+		a.symbols = Symbols{}
+	}
+	a.symbols.body = nil
 	if a.builder.Samples() > pooledSamples || len(a.metadata) > pooledSamples {
 		a.builder, a.metadata = log.NewWriteBuilder(), nil
 	}

@@ -161,7 +161,7 @@ func TestR7_ClosedLog(t *testing.T) {
 // No answer of the table is 429, and exactly those of 503 ask for a repetition.
 func TestR7_Table(t *testing.T) {
 	for _, err := range []error{
-		nil, errMethod, errMediaType, errMessage, errVersion2, errVersion, errEncoding, &encodingError{"x"}, errEmptyBody, errFramed,
+		nil, errMethod, errMediaType, errMessage, errVersion2, errVersion, errFirstSymbol, errEncoding, &encodingError{"x"}, errEmptyBody, errFramed,
 		errSnappy, errOnlyUnknown, errBody, errInflight, errBodySlow, &sizeError{}, &partialError{}, &ScanError{}, ErrSealed,
 		&Unavailable{}, log.ErrPoisoned, log.ErrClosed, log.ErrTooLarge, log.ErrDictionaryFull, errors.New("other"),
 	} {

@@ -100,7 +100,7 @@ func BenchmarkHandle(b *testing.B) {
 	})
 	b.Run("op=new/series=2000", func(b *testing.B) {
 		b.ReportAllocs()
-		p := labelReader{maxCount: 128, maxName: 1024, maxValue: 4096}
+		p := labelReader{labelLimits: labelLimits{maxCount: 128, maxName: 1024, maxValue: 4096}}
 		c, err := Check(body)
 		if err != nil {
 			b.Fatal(err)

@@ -21,41 +21,62 @@ const (
 	messageV2 = "io.prometheus.write.v2.Request"
 )
 
-// negotiate judges the headers that say how a body is to be read. What is absent means version 1.0 in snappy, as old
-// senders leave it; what is wrong is refused before anything is read.
-//
-// Version 2.0 is told apart here and refused by name. Serving it begins by returning which message it is.
-func negotiate(header http.Header) error {
-	if err := contentType(header.Values("Content-Type")); err != nil {
-		return err
+// version is which of the two messages a body holds.
+type version uint8
+
+const (
+	version1 version = 1
+	version2 version = 2
+)
+
+// negotiate judges the headers that say how a body is to be read, and returns which message it is. What is absent means
+// version 1.0 in snappy, as old senders leave it; what is wrong is refused before anything is read. Content-Type decides; a
+// version header that contradicts it is wrong. The version is right also with an error that another header is to blame for.
+func negotiate(header http.Header) (version, error) {
+	v, err := contentType(header.Values("Content-Type"))
+	if err != nil {
+		return v, err
 	}
-	if v := header.Get("X-Prometheus-Remote-Write-Version"); v != "" {
-		// Senders of version 1.0 say 0.1.0; some say an older draft or 1.0.0.
-		if major, rest, ok := strings.Cut(v, "."); !ok || rest == "" || major != "0" && major != "1" {
-			return errVersion
+	if named := header.Get("X-Prometheus-Remote-Write-Version"); named != "" {
+		major, rest, ok := strings.Cut(named, ".")
+		switch {
+		case !ok || rest == "":
+			return v, v.unsupported()
+		case v == version2 && major == "2":
+		case v == version1 && (major == "0" || major == "1"): // senders of 1.0 say 0.1.0; some say an older draft or 1.0.0
+		default:
+			return v, v.unsupported()
 		}
 	}
-	return contentEncoding(header.Values("Content-Encoding"))
+	return v, contentEncoding(header.Values("Content-Encoding"))
 }
 
-func contentType(values []string) error {
+// unsupported says which version header goes with the message.
+func (v version) unsupported() error {
+	if v == version2 {
+		return errVersion2
+	}
+	return errVersion
+}
+
+func contentType(values []string) (version, error) {
 	if len(values) > 1 {
-		return errMediaType
+		return version1, errMediaType
 	}
 	if len(values) == 0 || values[0] == "" {
-		return nil
+		return version1, nil
 	}
 	media, params, err := mime.ParseMediaType(values[0])
 	if err != nil || media != mediaType {
-		return errMediaType
+		return version1, errMediaType
 	}
 	switch message, given := params["proto"]; {
 	case !given, message == messageV1:
-		return nil
+		return version1, nil
 	case message == messageV2:
-		return errVersion2
+		return version2, nil
 	default:
-		return errMessage
+		return version1, errMessage
 	}
 }
 

@@ -88,9 +88,11 @@ func TestCase_A44_InflightBound(t *testing.T) {
 		o.MaxBodyBytes, o.MaxDecodedBytes, o.MaxSeries, o.MaxSamples = 64<<10, 64<<10, 100, 100
 		o.MaxInflightBytes = o.largestRequest()
 	})
+	const each = 64 << 10                                         // what a body of 40 KiB is granted
+	senders := int(r.handler.opts.MaxInflightBytes / int64(each)) // the rest is too little for one more of them
 	var stalled []*io.PipeWriter
-	answers := make(chan reply, 3)
-	for range 3 {
+	answers := make(chan reply, senders)
+	for range senders {
 		body, sender := io.Pipe()
 		stalled = append(stalled, sender)
 		go func() { answers <- r.do(http.MethodPost, r.url(), body) }()
@@ -98,7 +100,7 @@ func TestCase_A44_InflightBound(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waitFor(t, func() bool { return r.values()["inflight_bytes"] == 3*64<<10 })
+	waitFor(t, func() bool { return r.values()["inflight_bytes"] == float64(senders*each) })
 	got := r.post(make([]byte, 40<<10)).String()
 	if want := "503 retry after 1: too many bytes of writes are in flight"; got != want {
 		t.Errorf("got %s, want %s", got, want)

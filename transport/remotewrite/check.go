@@ -25,13 +25,16 @@ const (
 	tagSampleStart = 3<<3 | byte(wireVarint)
 )
 
-// Counts is what a well-formed WriteRequest holds.
+// Counts is what a well-formed request holds.
 type Counts struct {
 	Series, Samples, Histograms, Exemplars, Metadata int
-	Unknown                                          int // fields of the request itself that version 1.0 does not have
+	Unknown                                          int // fields of the request itself that its version does not have
 	// Irregular counts labels that are encoded otherwise than every ordinary encoder does: fields repeated, reordered,
 	// unknown or empty but present, lengths padded. While there are none, label bytes can be hashed as they came.
 	Irregular int
+	// Of version 2.0: the symbols, and the bytes that all references take when they are written out.
+	Symbols  int
+	Expanded int64
 }
 
 // Check reads a whole decoded WriteRequest and reports the first fault of its encoding as a *ScanError. It allocates
@@ -93,7 +96,7 @@ func checkSeries(b []byte, i int, c *Counts) (int, fault) {
 			}
 		case seriesSample:
 			c.Samples++
-			_, bad = decodeSample(msg, f.start)
+			_, bad = decodeSample(msg, f.start, layout1.sampleFields)
 		case seriesExemplar:
 			c.Exemplars++
 			at, bad = checkMessage(msg, f.start, exemplarRules[:])

@@ -58,6 +58,7 @@ func (h *Handler) resolve(s *target) (err error) {
 func (h *Handler) collect(a *arena, t *tally) error {
 	now := h.clock()
 	var failed error
+	news := false // some series describes its family otherwise than the log does
 	for a.scan.NextSeries() {
 		t.series++
 		t.receive(itemSample, a.scan.Samples())
@@ -66,20 +67,22 @@ func (h *Handler) collect(a *arena, t *tally) error {
 		if failed != nil {
 			continue // the rest is counted as received and lost
 		}
-		s := target{hash: h.dictionary.Hash(a.scan.Labels())}
-		s.ref, _ = h.dictionary.Lookup(s.hash)
-		if s.ref == 0 {
-			var bad refusal
-			if s.labels, bad = a.reader.series(a.scan.Labels()); bad.reason != reasonNone {
-				t.badSeries++
-				t.fault(bad)
-				t.reject(itemSample, bad.reason, a.scan.Samples())
-				t.reject(itemHistogram, bad.reason, a.scan.Histograms())
-				t.reject(itemExemplar, bad.reason, a.scan.Exemplars())
-				continue
-			}
+		s, bad := h.find(a)
+		if bad.reason != reasonNone {
+			t.badSeries++
+			t.fault(bad)
+			t.reject(itemSample, bad.reason, a.scan.Samples())
+			t.reject(itemHistogram, bad.reason, a.scan.Histograms())
+			t.reject(itemExemplar, bad.reason, a.scan.Exemplars())
+			continue
+		}
+		if m, said := a.scan.SeriesMetadata(); said && !news {
+			news = !h.families.known(m)
 		}
 		failed = h.collectSeries(a, t, &s, now)
+	}
+	if news {
+		h.collectSeriesMetadata(a, t)
 	}
 	for m, ok := a.scan.NextMetadata(); ok; m, ok = a.scan.NextMetadata() {
 		if entry, good := metadataEntry(m); good {
@@ -92,6 +95,37 @@ func (h *Handler) collect(a *arena, t *tally) error {
 		panic("remotewrite: R1: a checked body does not scan: " + err.Error())
 	}
 	return failed
+}
+
+// find looks the current series up, and reads its labels if it is new.
+func (h *Handler) find(a *arena) (s target, bad refusal) {
+	if bad = a.scan.refused(); bad.reason != reasonNone {
+		return s, bad
+	}
+	s.hash = h.dictionary.Hash(a.scan.Labels())
+	if s.ref, _ = h.dictionary.Lookup(s.hash); s.ref == 0 {
+		s.labels, bad = a.reader.series(a.scan.Labels())
+	}
+	return s, bad
+}
+
+// collectSeriesMetadata gathers what the series of a request of version 2.0 say about their families. All of it is gathered
+// as soon as anything is new, since what a request says about one family is a unit.
+func (h *Handler) collectSeriesMetadata(a *arena, t *tally) {
+	a.scan.Reset2(a.decoded, &a.symbols, a.reader.labelLimits)
+	for a.scan.NextSeries() {
+		m, said := a.scan.SeriesMetadata()
+		if !said {
+			continue
+		}
+		if _, bad := h.find(a); bad.reason == reasonNone {
+			if entry, good := metadataEntry(m); good {
+				a.metadata = append(a.metadata, entry)
+			} else {
+				t.badMetadata++
+			}
+		}
+	}
 }
 
 func (h *Handler) collectSeries(a *arena, t *tally, s *target, now clock) error {
@@ -142,6 +176,11 @@ func (h *Handler) collectHistograms(a *arena, t *tally, s *target, now clock) er
 			t.fault(refusal{reason: why, limit: now.ahead})
 			continue
 		}
+		if err := a.histogram.check(x.Proto); err != nil {
+			t.reject(itemHistogram, ReasonHistogram, 1)
+			t.fault(refusal{reason: ReasonHistogram, err: err})
+			continue
+		}
 		if err := h.resolve(s); err != nil {
 			return err
 		}
@@ -150,13 +189,21 @@ func (h *Handler) collectHistograms(a *arena, t *tally, s *target, now clock) er
 	return nil
 }
 
-// collectExemplars keeps the good exemplars. A bad one is counted and is no fault of the request.
+// collectExemplars keeps the good exemplars. A bad one is counted and is no fault of the request, unless its references lead
+// nowhere: then the sender's table is broken, and it must hear of that.
 func (h *Handler) collectExemplars(a *arena, t *tally, s *target, now clock) error {
 	for {
 		x, scratch, ok := a.scan.NextExemplar(a.exemplar[:0])
 		a.exemplar = scratch
 		if !ok {
 			return nil
+		}
+		if x.bad.reason != reasonNone {
+			t.reject(itemExemplar, x.bad.reason, 1)
+			if x.bad.reason == ReasonReference || x.bad.reason == ReasonOddReferences {
+				t.fault(x.bad)
+			}
+			continue
 		}
 		if why := now.judge(x.Time); why != reasonNone {
 			t.reject(itemExemplar, why, 1)

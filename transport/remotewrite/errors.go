@@ -29,14 +29,15 @@ func (e *Unavailable) Error() string { return e.Reason }
 var (
 	errMethod      = errors.New("only POST is served here")
 	errMediaType   = errors.New("unsupported Content-Type, send application/x-protobuf")
-	errMessage     = errors.New("unknown proto parameter in Content-Type, send prometheus.WriteRequest")
-	errVersion2    = errors.New("remote write 2.0 is not served here, send version 1.0 (prometheus.WriteRequest)")
-	errVersion     = errors.New("unsupported X-Prometheus-Remote-Write-Version, send 0.1.0")
+	errMessage     = errors.New("unknown proto parameter in Content-Type, send prometheus.WriteRequest or io.prometheus.write.v2.Request")
+	errVersion     = errors.New("unsupported X-Prometheus-Remote-Write-Version, send 0.1.0 with prometheus.WriteRequest")
+	errVersion2    = errors.New("unsupported X-Prometheus-Remote-Write-Version, send 2.0.0 with io.prometheus.write.v2.Request")
 	errEncoding    = errors.New("unsupported Content-Encoding, send snappy")
 	errEmptyBody   = errors.New("empty body, not a snappy block")
 	errFramed      = errors.New("framed snappy, not a snappy block")
 	errSnappy      = errors.New("not a snappy block")
-	errOnlyUnknown = errors.New("no field of prometheus.WriteRequest in the body")
+	errOnlyUnknown = errors.New("no field of the message that Content-Type names in the body")
+	errFirstSymbol = errors.New("the first symbol is not the empty string")
 	errBody        = errors.New("body cannot be read to its end")
 	errInflight    = errors.New("too many bytes of writes are in flight")
 	errRequests    = errors.New("too many writes are in flight")
@@ -113,7 +114,7 @@ func answerTo(err error) answer {
 	case errors.Is(err, log.ErrTooLarge):
 		return answer{status: http.StatusRequestEntityTooLarge}
 	case errors.As(err, &scan), errors.As(err, &partial), errors.Is(err, errEmptyBody), errors.Is(err, errFramed),
-		errors.Is(err, errSnappy), errors.Is(err, errOnlyUnknown):
+		errors.Is(err, errSnappy), errors.Is(err, errOnlyUnknown), errors.Is(err, errFirstSymbol):
 		return answer{status: http.StatusBadRequest}
 	case errors.Is(err, errBody):
 		return answer{status: http.StatusBadRequest, close: true}

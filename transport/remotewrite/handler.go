@@ -4,8 +4,10 @@ package remotewrite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -50,14 +52,16 @@ type Handler struct {
 	inflight *inflight
 	arenas   *arenas
 	families *familyRecord
-	write    endpoint.Endpoint // takes an exchange
+	write    endpoint.Endpoint // takes an *exchange
 }
 
 // exchange is one request and its writer. What go-kit calls decoding is left to the endpoint, so that bodies are read
 // into memory of our own.
 type exchange struct {
-	w http.ResponseWriter
-	r *http.Request
+	w       http.ResponseWriter
+	r       *http.Request
+	version version
+	written [items]int // into the log, durably
 }
 
 // New returns a Handler. Its metrics are registered with reg.
@@ -71,7 +75,7 @@ func New(events Appender, dictionary Dictionary, gate Gate, reg prometheus.Regis
 	h := &Handler{
 		events: events, dictionary: dictionary, gate: gate, opts: opts,
 		inflight: &inflight{max: opts.MaxInflightBytes, maxRequests: int64(opts.MaxInflightRequests)},
-		arenas:   newArenas(labelReader{maxCount: opts.MaxLabels, maxName: opts.MaxLabelNameBytes, maxValue: opts.MaxLabelValueBytes}),
+		arenas:   newArenas(labelReader{labelLimits: labelLimits{maxCount: opts.MaxLabels, maxName: opts.MaxLabelNameBytes, maxValue: opts.MaxLabelValueBytes}}),
 		families: newFamilyRecord(),
 	}
 	var err error
@@ -79,8 +83,7 @@ func New(events Appender, dictionary Dictionary, gate Gate, reg prometheus.Regis
 		return nil, err
 	}
 	h.write = func(_ context.Context, request any) (any, error) {
-		x := request.(exchange)
-		return nil, h.receive(x.w, x.r)
+		return nil, h.receive(request.(*exchange))
 	}
 	if opts.RateLimit > 0 {
 		h.write = ratelimit.NewErroringLimiter(rate.NewLimiter(rate.Limit(opts.RateLimit), opts.RateBurst))(h.write)
@@ -104,32 +107,46 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allowed)
 		w.WriteHeader(status)
 	} else {
-		status = h.reply(w, h.serve(w, r))
+		x := &exchange{w: w, r: r, version: version1}
+		status = h.reply(x, h.serve(x))
 	}
 	h.metrics.answered(status, h.opts.Now().Sub(began))
 }
 
 // serve judges what can be judged by the headers alone, and then the rest.
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
-	if r.Method != http.MethodPost {
+func (h *Handler) serve(x *exchange) (err error) {
+	if x.r.Method != http.MethodPost {
 		return errMethod
 	}
-	if err := negotiate(r.Header); err != nil {
+	if x.version, err = negotiate(x.r.Header); err != nil {
 		return err
 	}
-	if r.ContentLength > h.opts.MaxBodyBytes {
-		return &sizeError{what: "bytes of body", got: r.ContentLength, limit: h.opts.MaxBodyBytes, unread: true}
+	if x.r.ContentLength > h.opts.MaxBodyBytes {
+		return &sizeError{what: "bytes of body", got: x.r.ContentLength, limit: h.opts.MaxBodyBytes, unread: true}
 	}
-	_, err := h.write(r.Context(), exchange{w, r})
+	_, err = h.write(x.r.Context(), x)
 	return err
+}
+
+// writtenHeaders say in an answer of version 2.0 how much of a request was written, whatever the status. A sender that misses
+// them takes it that nothing was. Answers of version 1.0 have none of them.
+var writtenHeaders = [items]string{
+	itemSample:    "X-Prometheus-Remote-Write-Samples-Written",
+	itemHistogram: "X-Prometheus-Remote-Write-Histograms-Written",
+	itemExemplar:  "X-Prometheus-Remote-Write-Exemplars-Written",
 }
 
 const allowed = "POST, OPTIONS"
 
 // reply writes the one answer of a request and returns its status.
-func (h *Handler) reply(w http.ResponseWriter, err error) int {
-	a := answerTo(err)
+func (h *Handler) reply(x *exchange, err error) int {
+	w, a := x.w, answerTo(err)
 	header := w.Header()
+	if x.version == version2 {
+		for k, name := range writtenHeaders {
+			header.Set(name, strconv.Itoa(x.written[k]))
+		}
+	}
 	if a.status == http.StatusMethodNotAllowed {
 		header.Set("Allow", allowed)
 	}
@@ -152,7 +169,7 @@ func (h *Handler) reply(w http.ResponseWriter, err error) int {
 }
 
 // receive reads, checks and appends one request.
-func (h *Handler) receive(w http.ResponseWriter, r *http.Request) error {
+func (h *Handler) receive(x *exchange) error {
 	if err := h.gate.Admit(); err != nil {
 		return err
 	}
@@ -164,41 +181,78 @@ func (h *Handler) receive(w http.ResponseWriter, r *http.Request) error {
 	defer l.release()
 	a := h.arenas.get()
 	defer h.arenas.put(a)
-	if err := h.readBody(w, r, a, &l); err != nil {
+	if err := h.readBody(x.w, x.r, a, &l); err != nil {
 		return err
 	}
 	if err := h.decompress(a, &l); err != nil {
 		return err
 	}
-	c, err := Check(a.decoded)
-	if err != nil {
-		return err
+	check := h.check
+	if x.version == version2 {
+		check = h.check2
 	}
-	if err := h.measure(c); err != nil {
+	c, err := check(a, &l)
+	if err != nil {
 		return err
 	}
 	if err := l.grow(eventBytes(c, len(a.decoded))); err != nil {
 		return err
 	}
+	return h.append(x, a)
+}
+
+// check judges a body of version 1.0 as a whole and puts the scanner before it.
+func (h *Handler) check(a *arena, _ *lease) (Counts, error) {
+	c, err := Check(a.decoded)
+	if err == nil {
+		err = h.measure(c)
+	}
 	a.scan.Reset(a.decoded, c)
-	return h.append(r.Context(), a)
+	return c, err
+}
+
+// check2 is check for version 2.0. The index of the symbols is paid for before it is made.
+func (h *Handler) check2(a *arena, l *lease) (Counts, error) {
+	c, err := Count2(a.decoded)
+	if err != nil {
+		return c, err
+	}
+	if err := h.measure(c); err != nil {
+		return c, err
+	}
+	if err := l.grow(int64(c.Symbols) * symbolBytes); err != nil {
+		return c, err
+	}
+	a.symbols.at = slices.Grow(a.symbols.at[:0], c.Symbols)
+	if c, err = Check2(a.decoded, &a.symbols); err != nil {
+		return c, err
+	}
+	if err := errors.Join(a.symbols.checkFirst(), h.measure(c)); err != nil {
+		return c, err
+	}
+	a.scan.Reset2(a.decoded, &a.symbols, a.reader.labelLimits)
+	return c, nil
 }
 
 // measure holds the counts of a request against their bounds.
 func (h *Handler) measure(c Counts) error {
 	switch n := c.Samples + c.Histograms + c.Exemplars; {
-	case c.Series+c.Metadata == 0 && c.Unknown > 0:
+	case c.Series+c.Metadata+c.Symbols == 0 && c.Unknown > 0:
 		return errOnlyUnknown
+	case c.Symbols > maxSymbols:
+		return &sizeError{what: "symbols", got: int64(c.Symbols), limit: maxSymbols}
 	case c.Series+c.Metadata > h.opts.MaxSeries:
 		return &sizeError{what: "series", got: int64(c.Series + c.Metadata), limit: int64(h.opts.MaxSeries)}
 	case n > h.opts.MaxSamples:
 		return &sizeError{what: "samples", got: int64(n), limit: int64(h.opts.MaxSamples)}
+	case c.Expanded > h.opts.MaxDecodedBytes:
+		return &sizeError{what: "bytes of labels and texts, written out", got: c.Expanded, limit: h.opts.MaxDecodedBytes}
 	}
 	return nil
 }
 
 // append builds the event of a checked request, appends it unless it says nothing, and settles the counts.
-func (h *Handler) append(ctx context.Context, a *arena) error {
+func (h *Handler) append(x *exchange, a *arena) error {
 	var t tally
 	err := h.collect(a, &t)
 	changed := h.families.changed(a.metadata)
@@ -212,7 +266,7 @@ func (h *Handler) append(ctx context.Context, a *arena) error {
 		// What is handed to the log is not taken back when the sender goes away: the counts would be wrong (R5), and the
 		// memory of the event would no longer be accounted for (R6). The log answers, or ends all appends with itself.
 		var seq log.Seq
-		if seq, err = h.events.Append(context.WithoutCancel(ctx), a.builder.Finish()); err == nil {
+		if seq, err = h.events.Append(context.WithoutCancel(x.r.Context()), a.builder.Finish()); err == nil {
 			h.families.logged(seq, changed)
 		}
 	}
@@ -220,6 +274,9 @@ func (h *Handler) append(ctx context.Context, a *arena) error {
 		t.lost()
 	}
 	h.metrics.settle(&t)
+	for k := range items {
+		x.written[k] = t.counts[k].logged()
+	}
 	if err == nil && t.first.reason != reasonNone {
 		return newPartialError(&t)
 	}

@@ -29,6 +29,10 @@ const (
 	ReasonFuture
 	ReasonTimeRange
 	ReasonMetadata
+	ReasonReference
+	ReasonOddReferences
+	ReasonNothing
+	ReasonHistogram
 	// ReasonUnavailable counts what was fine but could not be logged: the sender is told to come again.
 	ReasonUnavailable
 	reasons // how many there are
@@ -59,6 +63,14 @@ func (r Reason) String() string {
 		return "timestamp_out_of_range"
 	case ReasonMetadata:
 		return "invalid_metadata"
+	case ReasonReference:
+		return "symbol_out_of_range"
+	case ReasonOddReferences:
+		return "odd_references"
+	case ReasonNothing:
+		return "empty_series"
+	case ReasonHistogram:
+		return "invalid_histogram"
 	case ReasonUnavailable:
 		return "not_logged"
 	default:
@@ -71,6 +83,7 @@ type refusal struct {
 	reason      Reason
 	name, value []byte // the label at fault
 	got, limit  int64  // what was measured, and the bound; of times only the bound
+	err         error  // what is wrong with a native histogram
 }
 
 // maxEcho bounds how much of a label's name or value an error message repeats, in bytes.
@@ -111,6 +124,14 @@ func (r refusal) String() string {
 		return fmt.Sprintf("timestamp too far in the future, the limit is %d ms ahead", r.limit)
 	case ReasonTimeRange:
 		return "timestamp beyond 2^53 ms"
+	case ReasonReference:
+		return fmt.Sprintf("reference %d to a table of %d symbols", r.got, r.limit)
+	case ReasonOddReferences:
+		return fmt.Sprintf("%d references of labels, which come in pairs", r.got)
+	case ReasonNothing:
+		return "series without samples, histograms, exemplars and metadata"
+	case ReasonHistogram:
+		return fmt.Sprintf("native histogram: %v", r.err)
 	default:
 		return r.reason.String()
 	}
@@ -124,10 +145,15 @@ type labelPair struct {
 // labelReader turns label bytes into label sets. It is slow and careful: it runs only for series that the dictionary does
 // not know by their bytes.
 type labelReader struct {
+	labelLimits
+	pairs   []labelPair
+	text    []byte // scratch of build
+	builder labels.ScratchBuilder
+}
+
+// labelLimits bound the labels of one series: their number, and the length of a name and of a value in bytes.
+type labelLimits struct {
 	maxCount, maxName, maxValue int
-	pairs                       []labelPair
-	text                        []byte // scratch of build
-	builder                     labels.ScratchBuilder
 }
 
 // series reads the labels of a series. The label set that it returns is sorted, has no empty values and owns its memory.
@@ -185,7 +211,7 @@ func (p *labelReader) read(raw []byte) refusal {
 	return refusal{}
 }
 
-func (p *labelReader) check(l labelPair) refusal {
+func (p labelLimits) check(l labelPair) refusal {
 	r := refusal{name: l.name, value: l.value}
 	switch {
 	case len(l.name) == 0:
@@ -219,4 +245,19 @@ func (p *labelReader) build() labels.Labels {
 		}
 	}
 	return p.builder.Labels()
+}
+
+// metricName finds the metric name among well-formed label bytes; nil if there is none.
+func metricName(raw []byte) []byte {
+	for i := 0; i < len(raw); {
+		f, bad := nextField(raw, i)
+		if bad != wellFormed {
+			return nil
+		}
+		if name, value := decodeLabel(raw[:f.end], f.start); string(name) == model.MetricNameLabel {
+			return value
+		}
+		i = f.end
+	}
+	return nil
 }

@@ -30,8 +30,9 @@ const (
 // senders pass on all of it in random order. So the entries of a family are sorted, freed of repetitions, and compared
 // and logged together.
 type familyRecord struct {
-	mu   sync.Mutex
-	last map[string]familyState
+	mu      sync.Mutex
+	last    map[string]familyState
+	scratch []byte // of known
 }
 
 type familyState struct {
@@ -64,12 +65,29 @@ func families(entries []log.Metadata) [][]log.Metadata {
 func familyHash(entries []log.Metadata) xxh3.Uint128 {
 	var b []byte
 	for _, m := range entries {
-		for _, s := range [...]string{m.Type, m.Help, m.Unit} {
-			b = binary.AppendUvarint(b, uint64(len(s)))
-			b = append(b, s...)
-		}
+		b = appendText(appendText(appendText(b, m.Type), m.Help), m.Unit)
 	}
 	return xxh3.Hash128(b)
+}
+
+func appendText[T ~string | ~[]byte](b []byte, s T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// known says whether m is all that the last event with its family says about it. It allocates nothing: a sender of version
+// 2.0 repeats the metadata of a series with every sample.
+func (r *familyRecord) known(m RawMetadata) bool {
+	if len(m.Help) > maxMetadataBytes || len(m.Unit) > maxMetadataBytes {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	have, ok := r.last[string(m.Family)]
+	if !ok {
+		return false
+	}
+	r.scratch = appendText(appendText(appendText(r.scratch[:0], metricType(m.Type)), m.Help), m.Unit)
+	return have.hash == xxh3.Hash128(r.scratch)
 }
 
 // changed returns the families of a request that differ from the record.
@@ -144,4 +162,27 @@ func metricType(t int32) string {
 	default:
 		return "unknown"
 	}
+}
+
+// Endings of the series of a classic histogram or summary, which are no part of their family's name.
+var (
+	histogramEndings = []string{"_bucket", "_count", "_sum", "_gcount", "_gsum"}
+	summaryEndings   = []string{"_count", "_sum"}
+)
+
+// familyOf is the family of a metric of this type.
+func familyOf(name []byte, kind int32) []byte {
+	var endings []string
+	switch prompb.MetricMetadata_MetricType(kind) {
+	case prompb.MetricMetadata_HISTOGRAM, prompb.MetricMetadata_GAUGEHISTOGRAM:
+		endings = histogramEndings
+	case prompb.MetricMetadata_SUMMARY:
+		endings = summaryEndings
+	}
+	for _, e := range endings {
+		if n := len(name) - len(e); n > 0 && string(name[n:]) == e {
+			return name[:n]
+		}
+	}
+	return name
 }

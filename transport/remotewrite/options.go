@@ -9,7 +9,7 @@ import (
 // Options are the bounds of a Handler. DefaultOptions returns usable ones; New refuses what makes no sense.
 type Options struct {
 	MaxBodyBytes     int64 // of a request as it comes; beyond it 413
-	MaxDecodedBytes  int64 // of a request after decompression; beyond it 413
+	MaxDecodedBytes  int64 // of a request after decompression, and of what the references of version 2.0 stand for; beyond it 413
 	MaxInflightBytes int64 // memory of all requests together; beyond it 503
 	// MaxInflightRequests is how many requests may be under way, most of them waiting for their fsync; beyond it 503.
 	MaxInflightRequests int
@@ -90,6 +90,7 @@ func (o *Options) validate() error {
 
 // largestRequest is the most that one request takes from MaxInflightBytes.
 func (o *Options) largestRequest() int64 {
-	c := Counts{Series: o.MaxSeries, Histograms: o.MaxSamples}
-	return o.MaxBodyBytes + 1 + o.MaxDecodedBytes + eventBytes(c, int(o.MaxDecodedBytes))
+	c := Counts{Series: o.MaxSeries, Histograms: o.MaxSamples, Expanded: o.MaxDecodedBytes}
+	symbols := min(maxSymbols, o.MaxDecodedBytes/2) // a symbol takes two bytes at least
+	return o.MaxBodyBytes + 1 + o.MaxDecodedBytes + symbols*symbolBytes + eventBytes(c, int(o.MaxDecodedBytes))
 }

@@ -159,9 +159,9 @@ func (a reply) String() string {
 	if a.header.Get("Connection") == "close" {
 		s += " close"
 	}
-	for name := range a.header {
-		if strings.HasPrefix(name, "X-Prometheus-Remote-Write") {
-			s += " " + name
+	for k, name := range writtenHeaders {
+		if v, ok := a.header[name]; ok {
+			s += fmt.Sprintf(" %v %s", item(k), strings.Join(v, ","))
 		}
 	}
 	if len(a.body) > maxErrorBytes {
@@ -351,24 +351,32 @@ func (r *rig) conserved() {
 // script runs a file of testdata against a rig. Commands:
 //
 //	post [name=header-value]…   send the request that the lines describe, see parseRequest
+//	post2                       send it in version 2.0, see parseRequest2
+//	body2, proto2               are body and proto under the Content-Type of version 2.0
 //	body [name=header-value]…   send the line, in hex, as it is
 //	proto [name=header-value]…  send the line, in hex, after snappy
 //	metrics                     print what was counted, without times and bytes
 //
-// The first three print the answer and the events that it left.
+// All but the last print the answer and the events that it left.
 func script(t *testing.T, file string) {
 	r := newRig(t, nil)
 	datadriven.RunTest(t, "testdata/"+file, func(t *testing.T, d *datadriven.TestData) string {
 		var body []byte
+		var headers []string
+		if strings.HasSuffix(d.Cmd, "2") {
+			headers = append(headers, "Content-Type", contentType2)
+		}
 		switch d.Cmd {
 		case "post":
 			body = snappy.Encode(nil, marshal(t, parseRequest(t, d.Input)))
-		case "body", "proto":
+		case "post2":
+			body = request2(t, d.Input)
+		case "body", "proto", "body2", "proto2":
 			b, err := hex.DecodeString(strings.Join(strings.Fields(d.Input), ""))
 			if err != nil {
 				d.Fatalf(t, "%v", err)
 			}
-			if body = b; d.Cmd == "proto" {
+			if body = b; strings.HasPrefix(d.Cmd, "proto") {
 				body = snappy.Encode(nil, b)
 			}
 		case "metrics":
@@ -376,7 +384,6 @@ func script(t *testing.T, file string) {
 		default:
 			d.Fatalf(t, "unknown command")
 		}
-		var headers []string
 		for _, arg := range d.CmdArgs {
 			headers = append(headers, arg.Key, strings.Join(arg.Vals, ", "))
 		}
@@ -400,7 +407,7 @@ func (r *rig) counted() string {
 //
 //	__name__=m a="x y" : 1@1000 0x7ff0000000000002@2000
 //	exemplar trace_id=abc : 1@900          of the series above
-//	histogram 7@1000                       of the series above: its count and time
+//	histogram 7@1000                       of the series above: its count, all of it in the zero bucket, and its time
 //	metadata m counter "help" "unit"
 //
 // Labels stand in the order in which they are sent.
@@ -434,7 +441,8 @@ func parseRequest(t testing.TB, input string) *prompb.WriteRequest {
 			_, samples := parseSeries(t, append([]string{":"}, words[1:]...))
 			for _, s := range samples {
 				last.Histograms = append(last.Histograms, prompb.Histogram{
-					Count: &prompb.Histogram_CountInt{CountInt: uint64(s.Value)}, Timestamp: s.Timestamp,
+					Count: &prompb.Histogram_CountInt{CountInt: uint64(s.Value)}, ZeroCount: &prompb.Histogram_ZeroCountInt{ZeroCountInt: uint64(s.Value)},
+					Timestamp: s.Timestamp,
 				})
 			}
 		default:

@@ -14,32 +14,34 @@ type Sample struct {
 	Start int64 // start timestamp in ms; 0 means unset
 }
 
-// A Scanner walks the series of a decoded WriteRequest without copying or allocating. Byte slices that it returns lie in
+// A Scanner walks the series of a decoded request, of either version, without copying or allocating. Byte slices that it returns lie in
 // the body or in the scanner, and are valid until the next call of NextSeries.
 //
-// Everything it reads is bounds-checked again, but a caller that wants all or nothing calls Check first: the scanner finds
-// a fault only when it gets there.
+// Everything it reads is bounds-checked again, but a caller that wants all or nothing calls Check or Check2 first: the scanner
+// finds a fault only when it gets there.
 type Scanner struct {
 	body      []byte
-	next      int  // where the next field of the request begins
-	canonical bool // labels must be re-encoded before hashing
+	layout    *layout // numbers of the version's fields
+	next      int     // where the next field of the request begins
+	canonical bool    // labels must be re-encoded before hashing
 
 	series    []byte // the body, cut at the end of the current series
 	start     int    // where the current series begins
 	labels    []byte
-	present   [seriesHistogram + 1]int // fields of the current series by number
+	present   [series2Metadata + 1]int // fields of the current series by number
 	sample    int                      // cursors of NextSample, NextHistogram and NextExemplar
 	histogram int
 	exemplar  int
 	metadata  int
 	scratch   []byte
+	two       expansion // of a request of version 2.0
 	err       error
 }
 
 // Reset starts a walk over body, of which Check has returned c. The zero Counts will do for a body that was not checked:
 // then irregular label encodings are hashed as they came.
 func (s *Scanner) Reset(body []byte, c Counts) {
-	*s = Scanner{body: body, canonical: c.Irregular > 0, scratch: s.scratch[:0]}
+	*s = Scanner{body: body, layout: &layout1, canonical: c.Irregular > 0, scratch: s.scratch[:0], two: expansion{refs: s.two.refs[:0]}}
 }
 
 // Err returns the *ScanError that ended the walk early, or nil.
@@ -61,11 +63,14 @@ func (s *Scanner) NextSeries() bool {
 			return s.fail(i, bad)
 		}
 		s.next = f.end
-		if f.num != requestSeries {
+		if f.num != s.layout.series {
 			continue
 		}
 		if f.wire != wireBytes {
 			return s.fail(i, faultMismatch)
+		}
+		if s.two.symbols != nil {
+			return s.open2(f)
 		}
 		return s.open(f)
 	}
@@ -77,7 +82,7 @@ func (s *Scanner) open(f field) bool {
 	b := s.body[:f.end]
 	s.series, s.start = b, f.start
 	s.sample, s.histogram, s.exemplar = f.start, f.start, f.start
-	s.present = [seriesHistogram + 1]int{}
+	s.present = [series2Metadata + 1]int{}
 	from, to := f.start, f.start
 	together := true
 	for i := f.start; i < len(b); {
@@ -139,10 +144,10 @@ func (s *Scanner) Labels() []byte { return s.labels }
 func (s *Scanner) Samples() int { return s.present[seriesSample] }
 
 // Histograms returns how many native histograms the current series has.
-func (s *Scanner) Histograms() int { return s.present[seriesHistogram] }
+func (s *Scanner) Histograms() int { return s.present[s.layout.histogram] }
 
 // Exemplars returns how many exemplars the current series has.
-func (s *Scanner) Exemplars() int { return s.present[seriesExemplar] }
+func (s *Scanner) Exemplars() int { return s.present[s.layout.exemplar] }
 
 // NextSample returns the next sample of the current series, and false behind the last one or on a fault.
 func (s *Scanner) NextSample() (Sample, bool) {
@@ -157,7 +162,7 @@ func (s *Scanner) NextSample() (Sample, bool) {
 		if f.num != seriesSample {
 			continue
 		}
-		sample, bad := decodeSample(b[:f.end], f.start)
+		sample, bad := decodeSample(b[:f.end], f.start, s.layout.sampleFields)
 		if bad != wellFormed {
 			return Sample{}, s.fail(i, bad)
 		}
@@ -167,8 +172,9 @@ func (s *Scanner) NextSample() (Sample, bool) {
 }
 
 // decodeSample decodes the Sample message b[i:]. A field that is absent is zero, and of a repeated one the last counts.
-// Field 3 is the start timestamp that version 2.0 defined; of another type than varint it is an unknown field.
-func decodeSample(b []byte, i int) (Sample, fault) {
+// fields is how many fields the version knows; one beyond them is skipped, unless it looks like field 3, the start timestamp,
+// which version 2.0 defined.
+func decodeSample(b []byte, i int, fields uint32) (Sample, fault) {
 	var s Sample
 	for i < len(b) {
 		var bad fault
@@ -199,7 +205,7 @@ func decodeSample(b []byte, i int) (Sample, fault) {
 			s.Time = int64(varintAt(b, f))
 		case f.num == 3 && f.wire == wireVarint:
 			s.Start = int64(varintAt(b, f))
-		case f.num <= 2:
+		case f.num <= fields:
 			return s, faultMismatch
 		}
 		i = f.end
@@ -223,11 +229,11 @@ func (s *Scanner) NextHistogram() (RawHistogram, bool) {
 			return RawHistogram{}, s.fail(i, bad)
 		}
 		s.histogram = f.end
-		if f.num != seriesHistogram {
+		if f.num != s.layout.histogram {
 			continue
 		}
 		msg := b[:f.end]
-		if at, bad := checkMessage(msg, f.start, histogramRules[:]); bad != wellFormed {
+		if at, bad := checkMessage(msg, f.start, s.layout.histogramRules); bad != wellFormed {
 			return RawHistogram{}, s.fail(at, bad)
 		}
 		h := RawHistogram{Proto: msg[f.start:len(msg):len(msg)]}
@@ -248,6 +254,8 @@ type RawExemplar struct {
 	Time   int64 // ms
 	Value  float64
 	Labels []byte // as Scanner.Labels returns them
+
+	bad refusal // of references; Labels is empty then
 }
 
 // NextExemplar returns the next exemplar of the current series, and false behind the last one or on a fault. Its labels
@@ -261,10 +269,17 @@ func (s *Scanner) NextExemplar(scratch []byte) (RawExemplar, []byte, bool) {
 			return RawExemplar{}, scratch, s.fail(i, bad)
 		}
 		s.exemplar = f.end
-		if f.num != seriesExemplar {
+		if f.num != s.layout.exemplar {
 			continue
 		}
 		msg := b[:f.end]
+		if s.two.symbols != nil {
+			if at, bad := checkMessage(msg, f.start, exemplar2Rules[:]); bad != wellFormed {
+				return RawExemplar{}, scratch, s.fail(at, bad)
+			}
+			e, scratch := s.two.exemplar2(msg, f.start, scratch)
+			return e, scratch, true
+		}
 		if at, bad := checkMessage(msg, f.start, exemplarRules[:]); bad != wellFormed {
 			return RawExemplar{}, scratch, s.fail(at, bad)
 		}
@@ -296,8 +311,11 @@ type RawMetadata struct {
 }
 
 // NextMetadata returns the next metadata entry of the request, and false behind the last one or on a fault. It walks the
-// request on its own: series and metadata may be read in any order.
+// request on its own: series and metadata may be read in any order. A request of version 2.0 has none, see SeriesMetadata.
 func (s *Scanner) NextMetadata() (RawMetadata, bool) {
+	if s.two.symbols != nil {
+		return RawMetadata{}, false
+	}
 	for s.err == nil && s.metadata < len(s.body) {
 		i := s.metadata
 		f, bad := nextField(s.body, i)

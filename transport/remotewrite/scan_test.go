@@ -296,7 +296,7 @@ func checkLabelSets(t *testing.T, body []byte) {
 	if err != nil {
 		return
 	}
-	p := labelReader{maxCount: 8, maxName: 150, maxValue: 200}
+	p := labelReader{labelLimits: labelLimits{maxCount: 8, maxName: 150, maxValue: 200}}
 	var s Scanner
 	s.Reset(body, c)
 	for s.NextSeries() {
@@ -461,7 +461,7 @@ func TestR1_StartTimestamp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, bad := decodeSample(b, 0); bad != wellFormed || got != tc.want {
+		if got, bad := decodeSample(b, 0, 2); bad != wellFormed || got != tc.want {
 			t.Errorf("%s: got %+v (%v), want %+v", name, got, bad, tc.want)
 		}
 	}
