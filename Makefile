@@ -41,7 +41,7 @@ fuzz-smoke:
 	done
 
 # The campaign (see cmd/tidemark/campaign_test.go): long, goes on where testdata/campaign.jsonl says that it stopped, and appends to it.
-# MODE is one of crash, fault, damage, late, model; empty: all of them.
+# MODE is one of crash, fault, damage, late, model, kill; empty: all of them but kill, which runs real processes.
 SEEDS     ?= 1-1000000
 DURATION  ?= 10m
 MODE      ?=
