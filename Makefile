@@ -10,7 +10,7 @@ FUZZTIME  ?= 20000x
 RACE      := ./log ./projections ./projections/bucket ./projections/pane ./projections/query ./projections/window ./transport/...
 RACE_CMD  := TestDifferential|TestCase_C|TestG[0-9]
 
-.PHONY: build test race lint fuzz-smoke campaign campaign-planted soak bench demo clean
+.PHONY: build test race lint fuzz-smoke campaign campaign-planted soak bench bench-peers demo clean
 
 build:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/tidemark ./cmd/tidemark
@@ -41,7 +41,7 @@ fuzz-smoke:
 	done
 
 # The campaign (see cmd/tidemark/campaign_test.go): long, goes on where testdata/campaign.jsonl says that it stopped, and appends to it.
-# MODE is one of crash, fault, damage, late, model; empty: all of them.
+# MODE is one of crash, fault, damage, late, model, kill; empty: all of them but kill, which runs real processes.
 SEEDS     ?= 1-1000000
 DURATION  ?= 10m
 MODE      ?=
@@ -63,6 +63,11 @@ soak:
 
 bench: build
 	$(BIN)/tidemark bench all
+
+# Beside Prometheus and VictoriaMetrics of Debian's packages, on the same samples; half an hour on a machine that does nothing else.
+bench-peers: build
+	@for p in prometheus victoria-metrics; do command -v $$p >/dev/null || apt-get install -y -qq --no-install-recommends $$p; done
+	$(BIN)/tidemark bench peers
 
 demo: build
 	$(BIN)/tidemark demo

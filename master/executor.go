@@ -27,6 +27,7 @@ var budgets = [...]int{log.TaskCompact: 2, log.TaskPublish: 1, log.TaskRescan: 1
 type executor struct {
 	mu      sync.Mutex
 	paused  bool
+	running int // that may run at one time; 0: as their kinds may
 	used    [len(budgets)]int
 	busy    map[string]struct{} // experiments
 	changed projections.Signal
@@ -36,7 +37,7 @@ type executor struct {
 func (x *executor) pick(waiting []*Task) *Task {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.paused {
+	if x.paused || x.running > 0 && x.used[log.TaskCompact]+x.used[log.TaskPublish]+x.used[log.TaskRescan] >= x.running {
 		return nil
 	}
 	for _, t := range waiting {

@@ -217,7 +217,7 @@ func (f *Fold) retired(ev *log.Event, b *log.ExperimentRetired) error {
 		for _, p := range b.Parts {
 			r.series, r.samples, r.buckets = r.series+p.Series, r.samples+p.Samples, r.buckets+p.Buckets
 		}
-		r.lastWrite, r.closedThrough = max(r.lastWrite, b.LastWrite), max(r.closedThrough, b.ClosedThrough)
+		r.lastWrite, r.closedThrough = later(r.lastWrite, b.LastWrite), max(r.closedThrough, b.ClosedThrough)
 	})
 }
 

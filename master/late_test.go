@@ -36,3 +36,15 @@ func TestScan_LateSamplesOfARound(t *testing.T) {
 		}
 	}
 }
+
+// The last write is the last in the log, whatever the clock said then: after a retirement a clock that was set back shows.
+func TestRow_LastWriteBehindAClockStep(t *testing.T) {
+	rec := newRecord()
+	rec.lastWrite = 5_000
+	if row := rec.row("x", &Observation{LastWrite: 4_000}, 0); row.LastWrite != 4_000 {
+		t.Errorf("last write %d, and it was at 4000 by a clock that was set back", row.LastWrite)
+	}
+	if row := rec.row("x", &Observation{LastWrite: never}, 0); row.LastWrite != 5_000 {
+		t.Errorf("last write %d, and nothing came since 5000", row.LastWrite)
+	}
+}

@@ -76,26 +76,26 @@ func (m *Master) List(ctx context.Context, q ListRequest) (*Page, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.Rows, p.Total = pageOf(rows, q)
+		p.Rows, p.Total = s.pageOf(rows, q)
 		m.addRates(p, q)
 		return p, nil
 	}
 	if q.Sort != "" && q.Sort != "name" {
 		return nil, &BadRequest{"sort", "retired experiments are listed by name; ask for state=hot"}
 	}
-	names := s.merged(q)
+	names := s.matches(q)
 	p.Total = len(names)
-	for _, n := range window(names, q) {
-		row := n.row
+	for _, name := range window(names, q) {
+		row := s.row(name)
 		if row == nil {
-			rec, ok, err := m.fold.record(n.name)
+			rec, ok, err := m.fold.record(name)
 			if err != nil {
 				return nil, err
 			}
 			if !ok {
 				continue // the experiment label has changed since the snapshot
 			}
-			row = rec.retired(n.name)
+			row = rec.retired(name)
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -117,10 +117,19 @@ func (m *Master) addRates(p *Page, q ListRequest) {
 	}
 }
 
-// pageOf returns the rows of the page, and how many match.
-func pageOf(rows []*Row, q ListRequest) ([]*Row, int) {
+// pageOf returns the rows of the page out of the hot ones in the wanted order, and how many match.
+func (s *Snapshot) pageOf(rows []*Row, q ListRequest) ([]*Row, int) {
 	if q.Search == "" {
 		return window(rows, q), len(rows)
+	}
+	if q.Sort == "" || q.Sort == "name" {
+		var found []*Row
+		s.index().search(q.Search, func(name string) {
+			if r := s.row(name); r != nil {
+				found = append(found, r)
+			}
+		})
+		return window(found, q), len(found)
 	}
 	var out []*Row
 	total := 0
@@ -144,34 +153,17 @@ func window[T any](all []T, q ListRequest) []T {
 	return all[q.Offset:min(len(all), q.Offset+q.Limit)]
 }
 
-// named is an experiment of either state.
-type named struct {
-	name string
-	row  *Row // nil for one that is retired
-}
-
-// merged returns what matches, hot and retired in one order of names.
-func (s *Snapshot) merged(q ListRequest) []named {
-	var hot []*Row
-	var gone []string
-	if q.State&WhichHot != 0 {
-		hot = s.rows
+// matches returns the names that match, hot and retired in one order.
+func (s *Snapshot) matches(q ListRequest) []string {
+	if q.State == WhichRetired && q.Search == "" {
+		return s.retired
 	}
-	if q.State&WhichRetired != 0 {
-		gone = s.retired
-	}
-	out := make([]named, 0, min(len(hot)+len(gone), 1024))
-	for len(hot) > 0 || len(gone) > 0 {
-		var n named
-		if len(gone) == 0 || len(hot) > 0 && hot[0].Name < gone[0] {
-			n, hot = named{hot[0].Name, hot[0]}, hot[1:]
-		} else {
-			n, gone = named{name: gone[0]}, gone[1:]
+	var out []string
+	s.index().search(q.Search, func(name string) {
+		if q.State == WhichAll || q.State == WhichRetired && s.row(name) == nil {
+			out = append(out, name)
 		}
-		if q.Search == "" || strings.Contains(n.name, q.Search) {
-			out = append(out, n)
-		}
-	}
+	})
 	return out
 }
 

@@ -41,6 +41,7 @@ type Options struct {
 	Now                func() time.Time // default time.Now; for display and staleness only
 	Lagging            func() bool      // a projection is behind the log; default: never
 	Logger             *slog.Logger     // default: discards
+	Running            int              // tasks that run at one time, over all kinds; default: as many as their kinds may
 	ObserveConcurrency int              // experiments read at a time, default 8
 	ObserveTimeout     time.Duration    // for one of them, default 10s
 	AuditSample        int              // unchanged rows that an audit reads, default 32
@@ -131,6 +132,7 @@ func New(d Deps, opts Options) (*Master, error) {
 	m := &Master{
 		source: d.Source, loads: d.Loads, pieces: d.Pieces, panes: d.Panes, fold: d.Fold, events: d.Events, rows: d.Rows,
 		opts: opts, logger: opts.Logger, turn: make(chan struct{}, 1), queueing: make(chan struct{}, 1),
+		exec: executor{running: opts.Running},
 	}
 	if err := m.load(); err != nil {
 		return nil, fmt.Errorf("master: load the table: %w", err)

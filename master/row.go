@@ -99,10 +99,19 @@ func (rec *record) row(name string, o *Observation, observedAt int64) *Row {
 		Name: name, State: Hot, Version: max(o.Version, rec.version),
 		Series: rec.series + o.Series, Samples: rec.samples + o.Samples, Buckets: rec.buckets + o.Buckets,
 		Corrections: o.Corrections, WorstBucket: o.WorstBucket, Pending: o.Pending, OldestPending: o.OldestPending,
-		LastWrite: max(rec.lastWrite, o.LastWrite), ClosedThrough: o.closed(rec),
+		LastWrite: later(rec.lastWrite, o.LastWrite), ClosedThrough: o.closed(rec),
 		LastCompaction: rec.lastCompaction, Compactions: rec.compactions, RetiredAt: never,
 		ObservedAt: observedAt, AsOf: o.Seq, LastWriteLogTime: o.LastWriteLogTime,
 	}
+}
+
+// later is the wall time of the last accepted sample, of two of which the second came later in the log, if it came at all. The greater
+// of both it need not be: clocks are set back.
+func later(before, after int64) int64 {
+	if after == never {
+		return before
+	}
+	return after
 }
 
 // closed is the column of that name: while something is open, what its series have closed; else the greatest ever.

@@ -16,6 +16,7 @@ type Snapshot struct {
 	Header
 	rows    []*Row   // hot, by name
 	retired []string // by name
+	names   *nameIndex
 
 	mu     sync.Mutex
 	sorted map[Column][]*Row // orders that somebody has asked for, made once
@@ -192,6 +193,7 @@ func (m *Master) load() error {
 		}
 	}
 	slices.Sort(s.retired)
+	s.names = new(nameIndex)
 	if err := m.loadHistory(); err != nil {
 		return err
 	}
@@ -217,6 +219,11 @@ func (m *Master) commit(next *Snapshot, changed []*Row, gone []string, p *point)
 		return err
 	}
 	m.upkeep.committed(next.Version)
+	if prev := m.snap.Load(); sameNames(prev, next) {
+		next.names = prev.names
+	} else {
+		next.names = new(nameIndex)
+	}
 	if p != nil {
 		m.history.add(p)
 	}

@@ -29,12 +29,15 @@ type told struct {
 
 	// One of these.
 	start     log.StartReason
-	plan      *plan.Plan
+	plan      *plan.Plan // as it stands in the log
 	write     []point1
 	watermark *log.Watermark
 	tick      bool
 	drain     bool
 	expired   *log.Expired
+	retired   *log.ExperimentRetired
+	healed    bool
+	control   log.Body // of the control plane, and of no account to panes
 }
 
 // point1 is one sample of a write, in the order of the request.
@@ -65,6 +68,12 @@ type naive struct {
 	writes    []modelWrite                                        // of the last ten minutes
 	judged    int64                                               // log time of the last write or start
 
+	experiments map[string]*modelExperiment
+
+	// Of the streams that were planned from the start on, and their model alone.
+	history []told
+	later   []*modelGeneration
+
 	ops modelOps
 }
 
@@ -94,6 +103,7 @@ type modelSeries struct {
 type modelMember struct {
 	maxF, c, gone int64
 	samples       map[int64]map[int64]float64 // by bucket end, all that was ever folded
+	refused       map[int64][]point1          // by bucket end, what came too late since the last heal, in the order of the log
 	open          map[int64]*modelTouch
 }
 
@@ -114,20 +124,27 @@ func newNaive() *naive {
 		plan: &plan.Plan{}, logTime: never, startedAt: never, maxT: never, proven: never, judged: never,
 		byTask: map[string]int64{}, expired: map[plan.StreamID]int64{}, streams: map[plan.StreamID]*modelStream{},
 		series: map[string]*modelSeries{}, published: map[plan.StreamID]map[string]map[int64]*modelBucket{},
+		experiments: map[string]*modelExperiment{},
 	}
 }
 
 // modelOutcome is what a barrier must answer.
 type modelOutcome struct {
 	closed  uint64
+	later   map[int]uint64 // what later generations closed
 	through int64
 }
 
 // apply takes the next event.
 func (m *naive) apply(e told) modelOutcome {
 	m.events++
+	m.history = append(m.history, e)
 	m.logTime = max(m.logTime, e.logTime)
 	before := m.closedCount()
+	out := modelOutcome{later: map[int]uint64{}}
+	for _, g := range m.later {
+		out.later[g.id] = g.apply(e)
+	}
 	switch {
 	case e.start != 0:
 		m.startAt(e)
@@ -142,9 +159,13 @@ func (m *naive) apply(e told) modelOutcome {
 	case e.drain:
 		m.drainAt(e)
 	case e.expired != nil:
-		m.expire(e.expired)
+		m.expire(plan.StreamID(e.expired.Stream), e.expired.Through)
+	case e.retired != nil:
+		m.retire(e.retired.Experiment)
+	case e.healed:
+		m.heal()
 	}
-	out := modelOutcome{closed: m.closedCount() - before, through: m.proven}
+	out.closed, out.through = m.closedCount()-before, m.proven
 	if w := e.watermark; w != nil && w.Scoped {
 		if t, ok := m.byTask[w.Experiment]; ok {
 			out.through = max(out.through, t)
@@ -223,8 +244,13 @@ func (m *naive) writeAll(e told) {
 			m.prune(s)
 		}
 		touched := map[*modelMember]map[int64]bool{}
+		x := m.experiment(m.taskOf(s.ls))
+		x.series[name] = true
 		for _, p := range ps {
-			m.sample(s, p, repeats, touched)
+			taken := m.sample(s, p, repeats, touched)
+			if taken = taken || len(s.members) == 0; taken && !repeats {
+				x.accept(e, p)
+			}
 		}
 		if repeats {
 			continue
@@ -264,7 +290,9 @@ func (m *naive) find(name string, ls labels.Labels) *modelSeries {
 }
 
 func newMember() *modelMember {
-	return &modelMember{maxF: never, c: never, gone: never, samples: map[int64]map[int64]float64{}, open: map[int64]*modelTouch{}}
+	return &modelMember{
+		maxF: never, c: never, gone: never, samples: map[int64]map[int64]float64{}, refused: map[int64][]point1{}, open: map[int64]*modelTouch{},
+	}
 }
 
 func wants(st *modelStream, ls labels.Labels) bool {
@@ -319,14 +347,15 @@ func bucketEnd(s *plan.Stream, t int64) int64 {
 	return gridFloor(s, t-1+edge(s)) + s.PaneMillis
 }
 
-func (m *naive) sample(s *modelSeries, p point1, repeats bool, touched map[*modelMember]map[int64]bool) {
+// sample says whether a stream took the sample.
+func (m *naive) sample(s *modelSeries, p point1, repeats bool, touched map[*modelMember]map[int64]bool) bool {
 	stale := math.Float64bits(p.v) == 0x7ff0000000000002
 	old, have := s.held[p.t]
 	if len(s.members) == 0 {
-		if !stale {
+		if !stale && !m.takenLater(s.ls) {
 			m.unplanned++
 		}
-		return
+		return false
 	}
 	applied := false
 	for id, mb := range s.members {
@@ -360,13 +389,14 @@ func (m *naive) sample(s *modelSeries, p point1, repeats bool, touched map[*mode
 		s.held[p.t] = p.v
 		s.last = m.logTime
 	}
+	return applied
 }
 
 // file says whether a sample that was not there before joins its bucket.
 func (m *naive) file(s *modelSeries, st *modelStream, mb *modelMember, p point1, touched map[*modelMember]map[int64]bool) bool {
 	end := bucketEnd(&st.spec, p.t)
 	if x, ok := m.expired[st.spec.ID]; ok && end <= x {
-		return false
+		return false // gone, and no heal brings it back
 	}
 	mb.maxF = max(mb.maxF, p.t-1+edge(&st.spec))
 	join := func() bool {
@@ -386,6 +416,7 @@ func (m *naive) file(s *modelSeries, st *modelStream, mb *modelMember, p point1,
 	}
 	switch {
 	case st.spec.Late == plan.Drop:
+		mb.refused[end] = append(mb.refused[end], p)
 		return false
 	case end > sub(mb.c, m.plan.HorizonMillis) && end > mb.gone:
 		if touched[mb] == nil {
@@ -395,6 +426,7 @@ func (m *naive) file(s *modelSeries, st *modelStream, mb *modelMember, p point1,
 		m.ops.Corrected++
 		return join()
 	}
+	mb.refused[end] = append(mb.refused[end], p)
 	m.bucketOf(st.spec.ID, s.ls.String(), end).incomplete = true
 	return false
 }
@@ -513,8 +545,8 @@ func (m *naive) due(logTime int64) bool {
 func (m *naive) tickAt(e told) {
 	for name, s := range m.series {
 		for id, mb := range s.members {
-			for end, b := range mb.open {
-				if m.deadline(&m.streams[id].spec, b) <= m.logTime {
+			for _, end := range sortedKeys(mb.open) { // one at a time: the frontier takes what each moves it to
+				if m.deadline(&m.streams[id].spec, mb.open[end]) <= m.logTime {
 					m.shut(id, name, mb, end)
 					m.raise(e, id, mb, end)
 				}
@@ -534,15 +566,14 @@ func (m *naive) drainAt(e told) {
 	}
 }
 
-func (m *naive) expire(x *log.Expired) {
-	id := plan.StreamID(x.Stream)
-	if old, ok := m.expired[id]; ok && x.Through <= old {
+func (m *naive) expire(id plan.StreamID, through int64) {
+	if old, ok := m.expired[id]; ok && through <= old {
 		return
 	}
-	m.expired[id] = x.Through
+	m.expired[id] = through
 	for _, bySeries := range m.published[id] {
 		for end := range bySeries {
-			if end <= x.Through {
+			if end <= through {
 				delete(bySeries, end)
 			}
 		}
@@ -551,14 +582,14 @@ func (m *naive) expire(x *log.Expired) {
 	if st == nil {
 		return
 	}
-	st.coverage = max(st.coverage, x.Through)
+	st.coverage = max(st.coverage, through)
 	for _, s := range m.series {
 		mb := s.members[id]
 		if mb == nil {
 			continue
 		}
 		for end := range mb.open {
-			if end <= x.Through {
+			if end <= through {
 				delete(mb.open, end)
 				st.closed++
 				mb.c = max(mb.c, end)
@@ -567,10 +598,29 @@ func (m *naive) expire(x *log.Expired) {
 	}
 }
 
-// replan: what both plans have goes on, what only the old one had loses its open buckets, what is new begins here.
+// replan: what both plans have goes on, what only the old one had loses its open buckets. What is new is folded apart from the rest, from
+// the oldest event that the log has, or begins here where there is no history.
 func (m *naive) replan(p *plan.Plan) {
+	for _, s := range m.series {
+		if len(s.members) > 0 {
+			m.prune(s)
+		}
+	}
 	next := map[plan.StreamID]*modelStream{}
+	var added []plan.Stream
 	for _, spec := range p.Streams {
+		switch {
+		case m.streams[spec.ID] != nil:
+			next[spec.ID] = m.streams[spec.ID]
+			next[spec.ID].spec = spec
+		case m.laterWith(spec.ID) == nil:
+			added = append(added, spec)
+		}
+	}
+	if m.addLater(p, added) {
+		added = nil
+	}
+	for _, spec := range added {
 		st := m.streams[spec.ID]
 		if st == nil {
 			st = &modelStream{spec: spec, coverage: m.maxT, frontier: never}
@@ -600,6 +650,7 @@ func (m *naive) replan(p *plan.Plan) {
 		m.byTask = map[string]int64{}
 	}
 	m.plan, m.streams = p, next
+	m.dropLater()
 }
 
 // frontierOf is φ of a stream in bucket ends, for everything.

@@ -3,9 +3,11 @@ package main
 // The trials of the campaign. Each takes a seed, makes of it as many trials as it has points, and counts them.
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,6 +71,7 @@ type crashImage struct {
 	plan  int
 	what  string
 	depth int
+	lot   uint64 // decides what is done with it
 }
 
 // crashes plays the script of a seed with a crash before every file operation, with none, half or all of the unsynced data kept by
@@ -98,18 +101,19 @@ func (c *trials) crashes(seed uint64) {
 		images <- crashImage{
 			disk:  disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}),
 			clock: (&simClock{}).at(clock), acked: before, move: int(moving.Load()), plan: int(plan.Load()),
-			what: fmt.Sprintf("seed %d length %d, crash before %s, %d%% of unsynced data kept", seed, c.length, at, percent),
+			what: fmt.Sprintf("seed %d length %d, crash before %s, %d%% of unsynced data kept", seed, c.length, at, percent), lot: uint64(total),
 		}
 		return nil
 	})
 	var check sync.WaitGroup
-	check.Go(func() {
-		rng := rand.New(rand.NewPCG(seed, 79))
-		for im := range images {
-			c.recover(s, ref, im, rng)
-			pending.Done()
-		}
-	})
+	for range runtime.GOMAXPROCS(0) {
+		check.Go(func() {
+			for im := range images {
+				c.recover(s, ref, im, rand.New(rand.NewPCG(seed, 79+im.lot)))
+				pending.Done()
+			}
+		})
+	}
 	w := newWorld(errorfs.Wrap(disk, t), clock, c.plans, s.workers)
 	clock.wall.Store(s.wall)
 	clock.mono.Store(3_600_000)
@@ -147,6 +151,9 @@ func (c *trials) model(p *play) {
 	c.add("samples to the model", o.Samples)
 	c.add("requests retried, late or in conflict", o.Odd)
 	c.add("samples late, duplicate or in conflict", o.Late+o.Duplicates+o.Conflicts+o.Corrected)
+	for what, n := range p.did {
+		c.add(what, n)
+	}
 	c.add("questions", uint64(p.asked.questions))
 	c.add("questions answered warm", uint64(p.asked.warm))
 }
@@ -221,14 +228,19 @@ func (c *trials) holds(ref *reference, w *world, acked int) error {
 		}
 	}
 	want, ok := ref.said[head]
-	if !ok { // between two events that one move appends
+	if !ok { // between two events that one move appends, or while streams were being folded
 		m := newNaive()
 		for _, e := range ref.tolds[:head] {
 			m.apply(e)
 		}
 		return w.compare(m)
 	}
-	said, err := w.say()
+	ctx, cancel := context.WithTimeout(context.Background(), worldPatience)
+	defer cancel()
+	if err := w.backfill(ctx, 0); err != nil {
+		return fmt.Errorf("backfill: %w", err)
+	}
+	said, err := w.sayAll()
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -18,6 +19,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 
 	"tidemark/log"
+	"tidemark/master"
 	"tidemark/projections/plan"
 	"tidemark/projections/query/oracle"
 )
@@ -31,7 +33,8 @@ type move struct {
 	scope   string
 	workers int
 	plan    int
-	choice  uint64 // of a question
+	steps   int    // of a backfill; 0: to its end
+	choice  uint64 // of a question or a task
 }
 
 func (v move) String() string {
@@ -46,6 +49,8 @@ func (v move) String() string {
 		return fmt.Sprintf("%s with %d workers", v.what, v.workers)
 	case "plan":
 		return fmt.Sprintf("plan %d", v.plan)
+	case "backfill":
+		return fmt.Sprintf("backfill, %d steps", v.steps)
 	}
 	return v.what
 }
@@ -105,10 +110,8 @@ type scripted struct {
 	now    int64 // event time of the senders, ms
 	sealed bool
 	plan   int
-	// replans has the plan change as well. The model knows no backfill of what a plan adds, so that no script does it yet.
-	replans bool
-	sent    [][]point1 // recent requests
-	total   map[string]float64
+	sent   [][]point1 // recent requests
+	total  map[string]float64
 }
 
 // newScript makes the script of a seed. The weights are of no account: every kind of move must come often enough.
@@ -135,9 +138,19 @@ func (g *scripted) next() []move {
 		return []move{g.pass(60_000 + g.rng.Int64N(120_000)), {what: "tick"}}
 	case k < 67:
 		return []move{{what: "step", ms: g.rng.Int64N(120_000) - 60_000}}
-	case k < 69 && g.replans:
+	case k < 69:
 		g.plan = 1 - g.plan
-		return []move{{what: "plan", plan: g.plan}}
+		out := []move{{what: "plan", plan: g.plan}}
+		if g.rng.IntN(2) == 0 {
+			out = append(out, move{what: "backfill", steps: 1 + g.rng.IntN(3)})
+		}
+		return out
+	case k < 71:
+		return []move{{what: "backfill", steps: g.rng.IntN(3)}}
+	case k < 73:
+		return []move{{what: "checkpoint"}, {what: "round"}}
+	case k < 75:
+		return []move{{what: "checkpoint"}, {what: "task", choice: g.rng.Uint64()}, {what: "sweep"}}
 	case k < 76:
 		return []move{{what: "checkpoint"}}
 	case k < 79:
@@ -162,6 +175,9 @@ func (g *scripted) next() []move {
 		return []move{g.restart()}
 	case k < 99:
 		g.sealed = false
+		if g.rng.IntN(3) == 0 {
+			return []move{{what: "heal", workers: 1 + g.rng.IntN(4)}}
+		}
 		return []move{{what: "rebuild", workers: 1 + g.rng.IntN(8)}}
 	default:
 		g.sealed = false
@@ -298,8 +314,7 @@ func (g *scripted) barrier() move {
 type reference struct {
 	tolds  []told         // event i+1
 	bodies [][]byte       // likewise
-	said   map[int]string // by head: what the fold says
-	seals  map[int]bool   // by head: input is sealed
+	said   map[int]string // by head: what the folds say, unless some streams were still being folded
 }
 
 // play runs a script against a world, and against the model where it has one.
@@ -314,19 +329,20 @@ type play struct {
 	acked  func(head int) // called when all that was sent so far is acknowledged
 	asked  struct{ questions, warm int }
 	engine *promql.Engine
-	every  int  // compare after every so many events only; 0: after each
-	fails  bool // the disk may fail: a refusal is no finding
+	did    map[string]uint64 // what has happened, by kind
+	every  int               // compare after every so many events only; 0: after each
+	fails  bool              // the disk may fail: a refusal is no finding
 }
 
 // errRefused: the disk failed and the service said so.
 var errRefused = errors.New("refused")
 
 func newPlay(w *world, m *naive) *play {
-	return &play{w: w, m: m, acked: func(int) {}, engine: oracle.NewEngine(1e6)}
+	return &play{w: w, m: m, acked: func(int) {}, engine: oracle.NewEngine(1e6), did: map[string]uint64{}}
 }
 
 func newReference() *reference {
-	return &reference{said: map[int]string{}, seals: map[int]bool{}}
+	return &reference{said: map[int]string{}}
 }
 
 // start opens the world and begins.
@@ -360,11 +376,22 @@ func (p *play) tell(events ...told) error {
 
 func (p *play) tellOutcome(events ...told) (out modelOutcome, err error) {
 	from := len(p.tolds) + 1
+	_, unfinished := p.w.unfinished()
 	for _, e := range events {
 		e.logTime, e.wall = p.logTime(), p.w.clock.wall.Load()
+		if e.plan != nil {
+			if e.plan, err = p.planAt(log.Seq(len(p.tolds) + 1)); err != nil {
+				return out, p.refused(err)
+			}
+		}
 		p.tolds = append(p.tolds, e)
 		if p.m != nil {
 			out = p.m.apply(e)
+		}
+	}
+	for id, n := range out.later {
+		if !unfinished[id] {
+			out.closed += n
 		}
 	}
 	head := int(p.w.n.events.Head())
@@ -390,12 +417,59 @@ func (p *play) tellOutcome(events ...told) (out modelOutcome, err error) {
 	if p.ref != nil {
 		p.ref.bodies = append(p.ref.bodies, bodies...)
 		p.ref.tolds = p.tolds
-		if p.ref.said[head], err = p.w.say(); err != nil {
-			return out, err
+		if _, unfinished = p.w.unfinished(); len(unfinished) == 0 {
+			if p.ref.said[head], err = p.w.sayAll(); err != nil {
+				return out, err
+			}
 		}
-		p.ref.seals[head] = p.m.sealed
 	}
 	return out, p.w.compare(p.m)
+}
+
+// planAt reads a plan out of the log: when it comes into force it says of itself what it goes back to.
+func (p *play) planAt(seq log.Seq) (*plan.Plan, error) {
+	ev, err := p.w.n.events.NewReader(seq).Next()
+	if err != nil {
+		return nil, fmt.Errorf("event %d: %w", seq, err)
+	}
+	body, ok := ev.Body.(*log.Plan)
+	if !ok {
+		return nil, fmt.Errorf("event %d is a %s, and should be a plan", seq, ev.Body.Kind())
+	}
+	return plan.Decode(body.Spec)
+}
+
+// tellNew tells the model of what the control plane has put into the log, and holds that it was allowed to.
+func (p *play) tellNew() error {
+	_, evs, err := p.w.bodies(log.Seq(len(p.tolds) + 1))
+	if err != nil {
+		return p.refused(err)
+	}
+	var events []told
+	for _, ev := range evs {
+		switch b := ev.Body.(type) {
+		case *log.ExperimentRetired:
+			if p.m != nil {
+				after := time.Duration(p.w.plans[p.plan].cfg.Stats.RetireAfter).Milliseconds()
+				if err := p.m.retirable(b.Experiment, p.logTime(), after); err != nil {
+					return err
+				}
+			}
+			events = append(events, told{retired: b})
+			p.did["retirements"]++
+		case *log.Tick:
+			events = append(events, told{tick: true})
+		case *log.Compacted, *log.TaskQueued, *log.TaskStarted, *log.TaskFinished:
+			events = append(events, told{control: b})
+			p.did["events of the control plane"]++
+		default:
+			return fmt.Errorf("the control plane appended a %s", b.Kind())
+		}
+	}
+	if len(events) == 0 {
+		return p.same()
+	}
+	return p.tell(events...)
 }
 
 // run plays moves to their end; the error names the move.
@@ -453,6 +527,36 @@ func (p *play) do(v move) error {
 	case "record":
 		_, err := n.recorder.Round(ctx)
 		return p.refused(err)
+	case "backfill":
+		_, before := p.w.unfinished()
+		if err := p.w.backfill(ctx, v.steps); err != nil {
+			return p.refused(err)
+		}
+		_, after := p.w.unfinished()
+		p.did["backfills"] += uint64(len(before) - len(after))
+		return p.same()
+	case "round":
+		if _, err := p.w.master.Round(ctx); err != nil {
+			return p.refused(err)
+		}
+		return p.tellNew()
+	case "sweep":
+		if _, _, err := p.w.master.Sweep(ctx); err != nil {
+			return p.refused(err)
+		}
+		if err := p.w.work(ctx); err != nil {
+			return p.refused(err)
+		}
+		return p.tellNew()
+	case "task":
+		kind := [...]log.TaskKind{log.TaskCompact, log.TaskPublish, log.TaskRescan}[v.choice%3]
+		name := modelExperiments[v.choice/3%uint64(len(modelExperiments))]
+		if _, _, err := p.w.master.Enqueue(ctx, kind, name); err != nil && !errors.Is(err, master.ErrUnknown) {
+			return p.refused(err)
+		}
+		return p.tellNew()
+	case "heal":
+		return p.heal(v.workers)
 	case "query":
 		if p.m == nil {
 			return nil
@@ -495,6 +599,39 @@ func (p *play) restart(workers int, between func() error) error {
 	}
 	p.w.workers = workers
 	if err := p.start(); err != nil {
+		return p.refused(err)
+	}
+	return nil
+}
+
+// heal stops, puts in place what came too late, as `tidemark rebuild --heal` does, and starts again. It does so only where it can go back
+// to the first event: the model knows nothing of what a base has lost.
+func (p *play) heal(workers int) error {
+	if p.w.n.events.Floor() > 1 {
+		return nil
+	}
+	if err := p.w.stop(); err != nil {
+		return p.refused(fmt.Errorf("stop: %w", err))
+	}
+	last := int64(never)
+	if n := len(p.tolds); n > 0 {
+		last = p.tolds[n-1].logTime
+	}
+	p.base, p.mono = max(last, p.w.clock.wall.Load()), p.w.clock.mono.Load()
+	if err := p.w.heal(workers); err != nil {
+		return p.refused(err)
+	}
+	p.w.workers = workers
+	if err := p.w.open(p.plan); err != nil {
+		return p.refused(fmt.Errorf("open: %w", err))
+	}
+	if int(p.w.n.events.Head()) > len(p.tolds) {
+		p.did["heals"]++
+		if err := p.tell(told{healed: true}); err != nil {
+			return err
+		}
+	}
+	if err := p.begin(); err != nil {
 		return p.refused(err)
 	}
 	return nil
@@ -589,7 +726,12 @@ func (p *play) tick(ctx context.Context) error {
 		return p.refused(err)
 	}
 	if p.m != nil {
-		if want := p.m.due(p.logTime()); due != want {
+		want := p.m.due(p.logTime())
+		_, unfinished := p.w.unfinished()
+		for _, g := range p.m.later {
+			want = want || !unfinished[g.id] && g.m.due(p.logTime())
+		}
+		if due != want {
 			return fmt.Errorf("due at %d: %v, the model says %v", p.logTime(), due, want)
 		}
 	}
@@ -635,11 +777,11 @@ func (p *play) expire(ctx context.Context) error {
 
 // isDue holds a retention delete against the event time that the model has.
 func (p *play) isDue(x *log.Expired) error {
-	st := p.m.streams[plan.StreamID(x.Stream)]
+	m, st := p.m.ofKey(x.Stream)
 	if st == nil {
 		return nil
 	}
-	if limit := max(st.frontier, p.m.proven) - st.spec.RetentionMillis; x.Through > limit {
+	if limit := max(st.frontier, m.proven) - st.spec.RetentionMillis; x.Through > limit {
 		return fmt.Errorf("retention removes what ends at %d; only what ends at or before %d is due", x.Through, limit)
 	}
 	return nil
@@ -691,11 +833,14 @@ func (p *play) query(ctx context.Context, choice uint64) error {
 	if st == nil {
 		return fmt.Errorf("no stream for %s", q.expr)
 	}
+	m := p.m.owner(st.spec.ID)
+	unfinished, _ := p.w.unfinished()
 	task := ""
 	if q.metric == "f" {
 		task = "x"
 	}
-	must := p.m.answerable(st.spec.ID, e, q.r, task, q.by)
+	must := !unfinished[st.spec.ID] && m.answerable(st.spec.ID, e, q.r, task, q.by) &&
+		!(strings.HasPrefix(q.expr, "stddev") && m.densest(st.spec.ID, e, q.r, q.by) > mostSamples)
 	r, code, text := p.w.query(q.expr, e)
 	p.asked.questions++
 	if code != http.StatusOK || r.route != "warm" {
@@ -711,7 +856,7 @@ func (p *play) query(ctx context.Context, choice uint64) error {
 		return fmt.Errorf("%s at %d was answered from panes, which cannot", q.expr, e)
 	}
 	p.asked.warm++
-	data := p.m.storage(st.spec.ID)
+	data := m.storage(st.spec.ID)
 	var sum float64
 	for _, s := range data {
 		for i, t := range s.T {
@@ -730,7 +875,7 @@ func (p *play) query(ctx context.Context, choice uint64) error {
 }
 
 func (p *play) streamOf(q warmQuestion) *modelStream {
-	for _, st := range p.m.streams {
+	for _, st := range p.m.planned() {
 		if st.spec.PaneMillis == q.pane && slices.ContainsFunc(st.spec.Matchers, func(m plan.Matcher) bool { return m.Name == "__name__" && m.Value == q.metric }) {
 			return st
 		}
@@ -760,6 +905,11 @@ func record(s script, plans []*loaded) (*reference, *play, error) {
 // finish stops, and folds the log afresh.
 func (p *play) finish() error {
 	if err := p.w.wait(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), worldPatience)
+	defer cancel()
+	if err := cmpErr(p.w.backfill(ctx, 0), p.same()); err != nil {
 		return err
 	}
 	head := p.w.n.events.Head()

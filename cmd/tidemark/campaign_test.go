@@ -4,7 +4,7 @@ package main
 // file operation, every operation failing once, files at rest harmed, and writes late and again, all beside a naive model.
 //
 //	go test ./cmd/tidemark -run TestCampaign               a slice, as it runs with all tests
-//	make campaign SEEDS=a-b DURATION=d [MODE=crash|…]      long; goes on where the ledger says that it stopped
+//	make campaign SEEDS=a-b DURATION=d [MODE=crash|…|kill] long; goes on where the ledger says that it stopped
 //	CAMPAIGN_MODE=crash CAMPAIGN_SEEDS=7-7 CAMPAIGN_AT='views table write #3' …   one crash alone
 //
 // The long run gives every few seeds to a process of its own, so that what a failed disk leaves behind ends with it, and so that a
@@ -39,6 +39,7 @@ var campaignModes = []campaignMode{
 	{"damage", func(c *trials, seed uint64) { c.damages(seed, 60) }, 10},
 	{"late", func(c *trials, seed uint64) { c.lates(seed, 2000) }, 20},
 	{"model", (*trials).beside, 20},
+	{"kill", nil, 5}, // real processes, see kill_test.go
 }
 
 // lengthOf is the number of moves of a seed's script.
@@ -65,6 +66,9 @@ func TestCampaign(t *testing.T) {
 	}
 	t.Logf("TEST_SEED=%d", seed)
 	for _, m := range campaignModes {
+		if m.try == nil {
+			continue // a test of its own
+		}
 		t.Run(m.name, func(t *testing.T) {
 			c, err := newTrials(sliceLength)
 			if err != nil {
@@ -165,7 +169,7 @@ func TestCampaign_Long(t *testing.T) {
 	}
 	var modes []campaignMode
 	for _, m := range campaignModes {
-		if name := os.Getenv("CAMPAIGN_MODE"); name == "" || name == m.name {
+		if name := os.Getenv("CAMPAIGN_MODE"); name == "" && m.try != nil || name == m.name {
 			modes = append(modes, m)
 		}
 	}
@@ -202,7 +206,7 @@ func runLong(t *testing.T, l ledger, m campaignMode, from, to uint64, duration t
 			for _, f := range got.Findings {
 				t.Errorf("FINDING: %s", f)
 				if len(x.Findings) < maxFindings {
-					x.Findings = append(x.Findings, f)
+					x.Findings = append(x.Findings, fmt.Sprintf("%.400s", f))
 				}
 			}
 			x.To, from = last, last+1
@@ -263,7 +267,13 @@ func TestCampaign_Chunk(t *testing.T) {
 			c.only = parsePoint(t, at)
 		}
 		for _, m := range campaignModes {
-			if m.name == os.Getenv("CAMPAIGN_MODE") {
+			switch {
+			case m.name != os.Getenv("CAMPAIGN_MODE"):
+			case m.try == nil:
+				for what, n := range killed(t, seed) {
+					c.add(what, n)
+				}
+			default:
 				m.try(c, seed)
 			}
 		}
@@ -280,6 +290,9 @@ func TestCampaign_Chunk(t *testing.T) {
 	}
 	if t.Failed() || flag.Lookup("test.cpuprofile").Value.String() != "" {
 		return
+	}
+	if os.Getenv("CAMPAIGN_MODE") == "kill" {
+		return // its directories and processes are to go
 	}
 	// What hangs on failed disks ends with the process, and so does the check that nothing hangs.
 	os.Exit(0)

@@ -24,9 +24,11 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
+	"tidemark/master"
 	"tidemark/projections"
 	"tidemark/projections/accum"
 	"tidemark/projections/bucket"
@@ -72,6 +74,8 @@ type world struct {
 	n       *node
 	handler http.Handler
 	compact *bucket.Compactor
+	fills   *pane.Backfiller
+	master  *master.Master
 
 	openedWall, openedMono int64 // of the clock
 
@@ -125,6 +129,9 @@ func (w *world) open(at int) error {
 		return err
 	}
 	w.n, w.openedWall, w.openedMono = n, w.clock.wall.Load(), w.clock.mono.Load()
+	if err := w.beside(); err != nil {
+		return errors.Join(err, n.close())
+	}
 	run := n.panes.RunReadOnly
 	if !w.looks {
 		run = n.panes.Run
@@ -153,6 +160,76 @@ func (w *world) open(at int) error {
 		w.restDone <- errors.Join(errs...)
 	}()
 	return w.wait()
+}
+
+// beside makes what works beside the fold when the script says so: one thing at a time, so that the log is the same each time.
+func (w *world) beside() (err error) {
+	var passed atomic.Int64
+	w.fills = pane.NewBackfiller(w.n.panes, w.n.events, pane.BackfillOptions{
+		Batch: 8, Now: func() time.Time { return time.Unix(passed.Add(60), 0) }, // so that it writes at every step
+	})
+	w.master, err = w.n.newMaster(master.Options{
+		Running: 1, RetireMax: 1, ObserveConcurrency: 1, TaskTimeout: 10 * time.Second, DurableWait: time.Millisecond,
+	})
+	return err
+}
+
+// backfill folds so many steps of what a plan has added; all there is to fold if steps is 0. Who only looks keeps it in memory.
+func (w *world) backfill(ctx context.Context, steps int) error {
+	if err := w.wait(); err != nil {
+		return err
+	}
+	if w.looks {
+		return w.n.panes.Fold(ctx, w.n.events, true)
+	}
+	for n := 0; steps == 0 || n < steps; n++ {
+		if more, err := w.fills.Advance(ctx); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// unfinished are the streams and the generations that are still being folded.
+func (w *world) unfinished() (streams map[plan.StreamID]bool, generations map[int]bool) {
+	streams, generations = map[plan.StreamID]bool{}, map[int]bool{}
+	for _, b := range w.n.panes.Backfills() {
+		generations[int(b.Generation)] = true
+		for _, id := range b.Streams {
+			streams[id] = true
+		}
+	}
+	return streams, generations
+}
+
+// work has the control plane do its tasks until none waits.
+func (w *world) work(ctx context.Context) error {
+	run, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- w.master.Run(run) }()
+	look := time.NewTicker(10 * time.Millisecond) // at the disk, which may fail
+	defer look.Stop()
+	var failed error
+	for failed == nil {
+		changed := w.n.fold.Changed()
+		page, err := w.master.Tasks(master.TaskRequest{Limit: 1})
+		if err != nil || page.Queued+page.Running == 0 {
+			failed = err
+			break
+		}
+		select {
+		case <-changed:
+		case <-look.C:
+			failed = w.n.events.Err()
+		case <-w.ended:
+			failed = errors.New("the fold has ended")
+		case <-ctx.Done():
+			failed = ctx.Err()
+		}
+	}
+	stop()
+	return cmpErr(failed, <-done)
 }
 
 // wait waits until all that is in the log is folded.
@@ -197,9 +274,15 @@ func cmpErr(errs ...error) error {
 
 // stop ends everything in order, with the last checkpoint.
 func (w *world) stop() error {
+	var err error
+	if !w.looks {
+		ended, end := context.WithCancel(context.Background())
+		end()
+		err = w.fills.Run(ended) // it writes what it has
+	}
 	w.stopRest()
 	w.stopRest = nil // it is stopped
-	err := <-w.restDone
+	err = errors.Join(err, <-w.restDone)
 	w.stopLog()
 	return errors.Join(err, <-w.logDone, w.n.close())
 }
@@ -270,6 +353,44 @@ func (w *world) query(expr string, at int64) (reply, int, string) {
 	return r, rec.Code, ""
 }
 
+// sayAll is what say says, and what the control plane knows besides.
+func (w *world) sayAll() (string, error) {
+	said, err := w.say()
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), worldPatience)
+	defer cancel()
+	if err := w.n.folding.Wait(ctx, w.n.events.Head()); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString(said)
+	for _, name := range modelExperiments {
+		row, err := w.master.Fresh(ctx, name)
+		if errors.Is(err, master.ErrUnknown) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		r := *row
+		r.ObservedAt, r.AsOf, r.ID = 0, 0, 0
+		fmt.Fprintf(&b, "\nexperiment %+v", r)
+	}
+	page, err := w.master.Tasks(master.TaskRequest{Limit: master.MaxLimit})
+	if err != nil {
+		return "", err
+	}
+	for _, t := range page.Tasks {
+		fmt.Fprintf(&b, "\ntask %v %s %v %s %q", t.Kind, t.Target, t.State, t.Class, t.Message)
+	}
+	return b.String(), nil
+}
+
+// modelExperiments are those of the series of scripts, and one that never is.
+var modelExperiments = []string{"_unlabelled", "nobody", "x", "y"}
+
 // say is all of the fold that must be equal whatever the workers, the batches and the restarts: digest, counters, frontiers.
 func (w *world) say() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), worldPatience)
@@ -335,6 +456,18 @@ func (w *world) rebuild(workers int, verify bool) error {
 	return nil
 }
 
+// heal puts in place what came too late.
+func (w *world) heal(workers int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), worldPatience)
+	defer cancel()
+	r := rebuild{fs: w.fs, path: worldPath, workers: workers, healing: true, now: w.clock.now, monotonic: w.clock.monotonic, write: projections.ReplayOptions{}}
+	var out, errs bytes.Buffer
+	if err := r.run(ctx, &out, &errs); err != nil {
+		return fmt.Errorf("heal: %w\n%s%s", err, out.String(), errs.String())
+	}
+	return nil
+}
+
 // bodies reads the events from a sequence on, each as the bytes of all that it says.
 func (w *world) bodies(from log.Seq) ([][]byte, []*log.Event, error) {
 	from = max(from, w.n.events.Floor())
@@ -346,7 +479,7 @@ func (w *world) bodies(from log.Seq) ([][]byte, []*log.Event, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("event %d: %w", seq, err)
 		}
-		b, err := log.AppendEvent(nil, &log.Event{Body: ev.Body, LogTime: ev.LogTime, WallTime: ev.WallTime})
+		b, err := log.AppendEvent(nil, &log.Event{Body: nameless(ev.Body), LogTime: ev.LogTime, WallTime: ev.WallTime})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -355,10 +488,32 @@ func (w *world) bodies(from log.Seq) ([][]byte, []*log.Event, error) {
 	return out, evs, nil
 }
 
-// compare holds everything that the service can say of its panes against the model.
+// nameless returns the body of an event about a task without the task's name, which is drawn by lot.
+func nameless(body log.Body) log.Body {
+	switch b := body.(type) {
+	case *log.TaskQueued:
+		c := *b
+		c.ID = ulid.ULID{}
+		return &c
+	case *log.TaskStarted:
+		return &log.TaskStarted{}
+	case *log.TaskFinished:
+		c := *b
+		c.ID = ulid.ULID{}
+		return &c
+	}
+	return body
+}
+
+// compare holds everything that the service can say of its panes against the model, but for streams that are still being folded.
 func (w *world) compare(m *naive) error {
 	if err := w.wait(); err != nil {
 		return err
+	}
+	unfinished, _ := w.unfinished()
+	planned := m.planned()
+	for id := range unfinished {
+		delete(planned, id)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), worldPatience)
 	defer cancel()
@@ -369,11 +524,11 @@ func (w *world) compare(m *naive) error {
 	if unplanned != m.unplanned {
 		return fmt.Errorf("%d unplanned samples, the model has %d", unplanned, m.unplanned)
 	}
-	if len(states) != len(m.streams) {
-		return fmt.Errorf("%d streams, the model has %d", len(states), len(m.streams))
+	if len(states) != len(planned) {
+		return fmt.Errorf("%d streams, the model has %d", len(states), len(planned))
 	}
 	for _, s := range states {
-		st := m.streams[s.ID]
+		st, m := planned[s.ID], m.owner(s.ID)
 		if st == nil {
 			return fmt.Errorf("stream %s is not in the model", s.ID)
 		}
@@ -394,6 +549,35 @@ func (w *world) compare(m *naive) error {
 		}
 		if err := w.compareBuckets(ctx, m, st); err != nil {
 			return fmt.Errorf("stream %v/%d: %w", st.spec.Matchers, st.spec.PaneMillis, err)
+		}
+	}
+	return w.compareExperiments(ctx, m)
+}
+
+// compareExperiments compares what is counted of experiments.
+func (w *world) compareExperiments(ctx context.Context, m *naive) error {
+	if err := w.n.folding.Wait(ctx, w.n.events.Head()); err != nil {
+		return err
+	}
+	for _, name := range modelExperiments {
+		row, err := w.master.Fresh(ctx, name)
+		x := m.experiments[name]
+		if errors.Is(err, master.ErrUnknown) && x == nil {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("experiment %s: %w", name, err)
+		}
+		if x == nil {
+			return fmt.Errorf("experiment %s is not in the model: %+v", name, *row)
+		}
+		if x.tied {
+			row.LastWrite = x.lastWrite
+		}
+		got := fmt.Sprintf("retired=%v series=%d samples=%d pending=%d lastWrite=%d", row.State == master.Retired, row.Series, row.Samples, row.Pending, row.LastWrite)
+		want := fmt.Sprintf("retired=%v series=%d samples=%d pending=%d lastWrite=%d", x.retired, len(x.series), x.samples, m.pending(name), x.lastWrite)
+		if got != want {
+			return fmt.Errorf("experiment %s:\n got %s\nwant %s", name, got, want)
 		}
 	}
 	return nil
@@ -543,17 +727,23 @@ func compareBucket(b *modelBucket, have map[int64]float64, c *accum.Columns) err
 				resets++
 				correction += last
 			}
-			if v != last {
+			if !sameValue(v, last) {
 				changes++
 			}
 		}
 		n, sum, last = n+1, sum+v, v
 	}
-	if c.Count != n || c.Resets != resets || c.Changes != changes || c.First.V != first || c.Last.V != last ||
-		math.Abs(c.Sum+c.Comp-sum) > 1e-9*max(1, math.Abs(sum)) || math.Abs(c.Correction-correction) > 1e-9*max(1, math.Abs(correction)) {
+	if c.Count != n || c.Resets != resets || c.Changes != changes || !sameValue(c.First.V, first) || !sameValue(c.Last.V, last) ||
+		!near(c.Sum+c.Comp, sum) || !near(c.Correction, correction) {
 		return fmt.Errorf("columns %+v, the model has %v", *c, b.samples)
 	}
 	return nil
+}
+
+func sameValue(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
+
+func near(got, want float64) bool {
+	return sameValue(got, want) || math.Abs(got-want) <= 1e-9*max(1, math.Abs(want))
 }
 
 // seriesOf makes the label set of a script's series.

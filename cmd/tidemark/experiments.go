@@ -54,17 +54,20 @@ func experimentLabel(spec []byte) (string, error) {
 // openMaster opens the table of experiments.
 func (n *node) openMaster() error {
 	var err error
-	n.master, err = master.New(master.Deps{
-		Source: counts{n.panes}, Loads: loads{n.panes}, Pieces: pieces{n.panes, n.views}, Panes: n.runner, Fold: n.fold,
-		Events: controlLog{n}, Rows: n.views.Rows(master.SnapshotSpace),
-	}, master.Options{
-		Settings: n.statsSettings, Now: n.flags.around.time, Logger: n.logger,
-		Lagging: func() bool { return n.lag.lag(n.gate.now()) > laggingAfter },
-	})
-	if err == nil {
+	if n.master, err = n.newMaster(master.Options{}); err == nil {
 		err = n.registry.Register(master.NewMetrics(n.master))
 	}
 	return err
+}
+
+// newMaster returns the control plane over the node's parts.
+func (n *node) newMaster(opts master.Options) (*master.Master, error) {
+	opts.Settings, opts.Now, opts.Logger = n.statsSettings, n.flags.around.time, n.logger
+	opts.Lagging = func() bool { return n.lag.lag(n.gate.now()) > laggingAfter }
+	return master.New(master.Deps{
+		Source: counts{n.panes}, Loads: loads{n.panes}, Pieces: pieces{n.panes, n.views}, Panes: n.runner, Fold: n.fold,
+		Events: controlLog{n}, Rows: n.views.Rows(master.SnapshotSpace),
+	}, opts)
 }
 
 // loads reads out of the panes which experiments have something open or uncompacted.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/transport/remotewrite"
@@ -171,7 +172,8 @@ func (c *control) task(kind, target string) (state, text string) {
 }
 
 // The life of an experiment over HTTP: written, corrected, compacted, retired, found, and back with its next sample, with its counters;
-// the same after a restart, and after the views were deleted and everything was folded again (M5, M6, M12).
+// the same after a restart, after the views were deleted and everything was folded again, and after a rebuild of which the log's events
+// were removed (M5, M6, M12).
 func TestExperimentsOverHTTP(t *testing.T) {
 	c := startControl(t, "0s")
 	now := time.Now().UnixMilli() / 10_000 * 10_000
@@ -226,17 +228,50 @@ func TestExperimentsOverHTTP(t *testing.T) {
 		t.Fatalf("%+v", back)
 	}
 	want := c.list("state=all")
-	for _, wipe := range []bool{false, true} {
-		c.restart("0s", wipe)
+	for _, how := range []string{"kept", "deleted", "rebuilt, and the log truncated"} {
+		switch how {
+		case "kept", "deleted":
+			c.restart("0s", how == "deleted")
+		default:
+			c.rebuildAndTruncate()
+		}
 		c.rescan()
 		got := c.list("state=all")
 		if got.Total != 2 || !slices.EqualFunc(got.Experiments, want.Experiments, func(a, b listedExperiment) bool {
 			a.Closed, b.Closed = nil, nil
 			return a == b
 		}) {
-			t.Errorf("views deleted: %v\n%+v\n%+v", wipe, got.Experiments, want.Experiments)
+			t.Errorf("views %s:\n%+v\n%+v", how, got.Experiments, want.Experiments)
 		}
 	}
+}
+
+// rebuildAndTruncate folds the log into fresh views, removes the events that are folded, and starts the service on that alone.
+func (c *control) rebuildAndTruncate() {
+	c.t.Helper()
+	if err := c.srv.stop(); err != nil {
+		c.t.Fatal(err)
+	}
+	storage := filepath.Join(c.dir, ownStorage)
+	if err := os.RemoveAll(filepath.Join(storage, viewsDir)); err != nil {
+		c.t.Fatal(err)
+	}
+	r := &rebuild{fs: vfs.Default, path: storage, projection: "pane", workers: 1, now: time.Now}
+	if err := r.run(c.t.Context(), io.Discard, io.Discard); err != nil {
+		c.t.Fatal(err)
+	}
+	o, err := openOffline(vfs.Default, storage, 1, discard())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	head := o.events.Head()
+	if err := o.close(); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := truncateLog(c.t.Context(), storage, head-1); err != nil {
+		c.t.Fatal(err)
+	}
+	c.start("0s")
 }
 
 // restart stops the service and starts it again, with its views deleted if wipe is set.

@@ -33,7 +33,7 @@ const (
 type gate struct {
 	events  *log.Log
 	lag     lagMeters
-	ready   func() bool   // the projections have caught up once; before that lag refuses nothing
+	ready   func() bool   // the panes have caught up once; before that lag refuses nothing
 	maxLag  time.Duration // 0: any
 	path    string        // of the log, for the free space
 	minFree uint64        // bytes

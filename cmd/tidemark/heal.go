@@ -160,7 +160,7 @@ func printHealing(w io.Writer, found *pane.Healing, ev log.Heal) error {
 }
 
 // openToHeal is openOffline for one who appends to the log.
-func openToHeal(fs vfs.FS, path string, workers int, now func() time.Time) (*offline, error) {
+func openToHeal(fs vfs.FS, path string, workers int, now func() time.Time, monotonic func() time.Duration) (*offline, error) {
 	o, err := openOffline(fs, path, workers, discard())
 	if err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func openToHeal(fs vfs.FS, path string, workers int, now func() time.Time) (*off
 	if err := o.close(); err != nil {
 		return nil, err
 	}
-	events, err := log.Open(fs.PathJoin(path, logDir), log.Options{FS: fs, Logger: discard(), Now: now})
+	events, err := log.Open(fs.PathJoin(path, logDir), log.Options{FS: fs, Logger: discard(), Now: now, Monotonic: monotonic})
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ materializations:
 `
 
 const (
-	kills    = 20
+	kills    = 20    // of one run
 	finePane = 5_000 // ms
 	widePane = 10_000
 )
@@ -37,9 +37,11 @@ const (
 // TestL1_KilledTwentyTimes kills the service at random moments while senders write, retry and call barriers. What was
 // acknowledged is counted exactly once, what was not at most once; the log is whole; and what the survivor has published is
 // what a fresh fold of the same log publishes (P1, P3, P7).
-func TestL1_KilledTwentyTimes(t *testing.T) {
+func TestL1_KilledTwentyTimes(t *testing.T) { killed(t, seedOf(t)) }
+
+// killed is one run. It returns the kills, and what was written meanwhile.
+func killed(t *testing.T, seed uint64) map[string]uint64 {
 	began := time.Now()
-	seed := seedOf(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	s := newSite(t, loadConfig, "--projection.checkpoint-interval=1s", "--log.level=warn")
 	// An hour ago, so that no clock is near; and so that a task's life spans several panes.
@@ -101,6 +103,10 @@ func TestL1_KilledTwentyTimes(t *testing.T) {
 	}
 	s.stop(p)
 	t.Logf("%d samples, digest %s, all in %s", total, recovered.All, time.Since(began).Round(time.Millisecond))
+	return map[string]uint64{
+		"kills": kills, "barriers": uint64(b.barriers), "checks": uint64(b.checks), "samples held": uint64(total),
+		"batches": uint64(l.counts.batches), "retries": uint64(l.counts.retries), "resent": uint64(l.counts.resent),
+	}
 }
 
 // seedOf draws the seed of a test's choices and prints it; TEST_SEED repeats a run as far as the machine's timing allows.

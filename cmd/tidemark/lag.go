@@ -15,6 +15,7 @@ const maxLagSamples = 4096
 type lagMeter struct {
 	events interface{ Head() log.Seq }
 	folds  interface{ Applied() (log.Seq, error) }
+	counts func() bool // whether the lag counts among others yet; nil: always
 
 	mu    sync.Mutex
 	heads []seenHead
@@ -60,7 +61,7 @@ func (m *lagMeter) lag(now time.Time) time.Duration {
 	return now.Sub(m.heads[0].at)
 }
 
-// lagMeters tell the lag of whatever is furthest behind.
+// lagMeters tell the lag of whatever is furthest behind, of what counts.
 type lagMeters []*lagMeter
 
 func (m lagMeters) look(now time.Time) {
@@ -71,7 +72,9 @@ func (m lagMeters) look(now time.Time) {
 
 func (m lagMeters) lag(now time.Time) (worst time.Duration) {
 	for _, one := range m {
-		worst = max(worst, one.lag(now))
+		if one.counts == nil || one.counts() {
+			worst = max(worst, one.lag(now))
+		}
 	}
 	return worst
 }

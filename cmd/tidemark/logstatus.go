@@ -83,7 +83,7 @@ type follower interface {
 func (n *node) projections() []api.ProjectionState {
 	out := []api.ProjectionState{n.projection(n.panes, n.runner.Ready(), n.lag, n.panes.Durable(), int64(n.panes.CheckpointFailures()))}
 	if c := n.copy; c != nil {
-		out = append(out, n.projection(c.samples, c.runner.Ready(), c.lag, c.samples.Durable(), c.samples.CheckpointFailures()))
+		out = append(out, n.projection(c.samples, c.ready(), c.lag, c.samples.Durable(), c.samples.CheckpointFailures()))
 	}
 	return append(out, n.projection(n.fold, n.folding.Ready(), nil, n.fold.Saved(), 0))
 }

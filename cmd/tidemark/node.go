@@ -128,7 +128,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 		n.keeper.base.Store(b.Seq)
 	}
 	n.gate = &gate{
-		events: n.events, lag: lags, ready: n.replayed, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
+		events: n.events, lag: lags, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
 		freeBytes: f.around.freeBytes, waiting: n.panes.Waiting, maxWaiting: maxWaiting, full: n.keeper.full,
 	}
 	if n.gate.freeBytes == nil {

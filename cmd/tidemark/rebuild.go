@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"tidemark/log"
+	"tidemark/master"
 	"tidemark/projections"
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
@@ -31,8 +32,9 @@ type rebuild struct {
 	verify     bool
 	healing    bool
 
-	now   func() time.Time
-	write projections.ReplayOptions // when what is folded is written; zero but in tests
+	now       func() time.Time
+	monotonic func() time.Duration      // of log time; nil: the machine's
+	write     projections.ReplayOptions // when what is folded is written; zero but in tests
 }
 
 func newRebuild(app *kingpin.Application) command {
@@ -112,7 +114,7 @@ func (r *rebuild) rebuildPanes(ctx context.Context, o *offline, through log.Seq,
 
 func (r *rebuild) open() (*offline, error) {
 	if r.healing {
-		return openToHeal(r.fs, r.path, r.workers, r.now)
+		return openToHeal(r.fs, r.path, r.workers, r.now, r.monotonic)
 	}
 	return openOffline(r.fs, r.path, r.workers, discard())
 }
@@ -166,7 +168,25 @@ func (r *rebuild) foldInto(ctx context.Context, o *offline, through log.Seq, std
 	if line != nil {
 		line.end()
 	}
+	if err == nil {
+		err = foldControl(ctx, o.events, store, through)
+	}
 	return errors.Join(err, store.Close())
+}
+
+// foldControl folds what the control plane has done into the rows of fresh views: the retired experiments, and the tasks.
+func foldControl(ctx context.Context, events *log.Log, store *bucket.Store, through log.Seq) error {
+	fold := master.NewFold(store.Rows(master.FoldSpace), events.Floor(), experimentLabel, discard())
+	at, err := fold.Restore()
+	if err != nil {
+		return err
+	}
+	if at.Newest <= through {
+		if err := projections.Replay(ctx, events, fold, at.From, through, projections.ReplayOptions{}); err != nil {
+			return err
+		}
+	}
+	return store.Flush(ctx)
 }
 
 // compare says for each materialization whether a fold of the log gives what stands. What was folded stays where it is when it

@@ -140,8 +140,8 @@ func (e *behindFloor) Error() string {
 	return fmt.Sprintf("the views reflect the log up to %d, and the log begins at %d: what lies between is in neither", e.at, e.floor)
 }
 
-// savedControl returns the last event that the rows of the control plane reflect. Views without any, as a tool folds them, ask for
-// nothing: the next start replays what the log has.
+// savedControl returns the last event that the rows of the control plane reflect. Views without any, as nothing has folded
+// them yet, ask for nothing: the next start replays what the log has.
 func savedControl(events *log.Log, views *bucket.Store, panes log.Seq) (log.Seq, error) {
 	fold := master.NewFold(views.Rows(master.FoldSpace), 1, experimentLabel, slog.New(slog.DiscardHandler))
 	at, err := fold.Restore()

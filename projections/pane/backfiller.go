@@ -21,8 +21,7 @@ import (
 )
 
 const (
-	// backfillBatch is the number of events that are folded between two looks at what else there is to do.
-	backfillBatch = 64
+	defaultBackfillBatch = 64
 	// defaultBackfillHeld is what the fold in the background closes before it writes it, in bytes; more where the state of the
 	// series, which is written with it, is larger.
 	defaultBackfillHeld = 16 << 20
@@ -42,6 +41,7 @@ const (
 // BackfillOptions of a Backfiller. The zero value is usable.
 type BackfillOptions struct {
 	Held   int64            // default 16 MiB
+	Batch  int              // events between two looks at what else there is to do, default 64
 	Now    func() time.Time // default time.Now; it decides how fast and when, never what is folded
 	Logger *slog.Logger     // default: discards
 }
@@ -85,6 +85,9 @@ type job struct {
 func NewBackfiller(p *Projection, history projections.History, opts BackfillOptions) *Backfiller {
 	if opts.Held <= 0 {
 		opts.Held = defaultBackfillHeld
+	}
+	if opts.Batch <= 0 {
+		opts.Batch = defaultBackfillBatch
 	}
 	if opts.Now == nil {
 		opts.Now = time.Now
@@ -140,14 +143,24 @@ func (p *Projection) Fold(ctx context.Context, history projections.History, inMe
 	b := NewBackfiller(p, history, BackfillOptions{})
 	b.inMemory = inMemory
 	for {
-		g, _ := b.next()
-		if g == nil {
-			return b.tidyUnless(ctx, inMemory)
-		}
-		if _, err := b.advance(ctx, g); err != nil {
-			return fmt.Errorf("fold the streams planned at %d: %w", g.id, err)
+		if more, err := b.Advance(ctx); err != nil || !more {
+			return err
 		}
 	}
+}
+
+// Advance folds the next events of the first generation that waits for some, as Run does over and over, and says whether there was one.
+// It is for who decides himself when that is done; Run must not run. What a failure leaves in memory is given up, as by a crash.
+func (b *Backfiller) Advance(ctx context.Context) (more bool, err error) {
+	g, _ := b.next()
+	if g == nil {
+		return false, b.tidyUnless(ctx, b.inMemory)
+	}
+	if _, err := b.advance(ctx, g); err != nil {
+		delete(b.jobs, g.id)
+		return true, fmt.Errorf("fold the streams planned at %d: %w", g.id, err)
+	}
+	return true, nil
 }
 
 func (b *Backfiller) tidyUnless(ctx context.Context, inMemory bool) error {
@@ -269,7 +282,7 @@ func (b *Backfiller) advance(ctx context.Context, g *generation) (hurry bool, er
 	if g.until != 0 {
 		target = g.until
 	}
-	if err := b.fold(j, target, backfillBatch); err != nil {
+	if err := b.fold(j, target, b.opts.Batch); err != nil {
 		return false, err
 	}
 	if err := b.write(j, false); err != nil {

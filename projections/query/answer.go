@@ -31,22 +31,22 @@ func (e *Engine) answer(ctx context.Context, c Common, s steps, newQuery queryMa
 }
 
 func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery queryMaker) (*Result, error) {
-	release, err := e.slots.acquire(ctx)
+	place, err := e.slots.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer place.release()
 
-	res, err := e.evaluateOnce(ctx, c, s, newQuery, true)
+	res, err := e.evaluateOnce(ctx, c, s, newQuery, place, true)
 	if errors.Is(err, errUnfit) {
-		res, err = e.evaluateOnce(ctx, c, s, newQuery, false)
+		res, err = e.evaluateOnce(ctx, c, s, newQuery, place, false)
 	}
 	return res, err
 }
 
 // evaluateOnce evaluates the request. Direct, parts of its expression are read from records as wholes, and aggregations are
 // evaluated with their leaves; otherwise the engine is given every leaf. Errors are errUnfit only where direct.
-func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery queryMaker, direct bool) (*Result, error) {
+func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery queryMaker, place *slot, direct bool) (*Result, error) {
 	from := &feed{values: results{}}
 	q, parts, d, err := e.prepare(ctx, c, s, newQuery, from, direct)
 	if err != nil {
@@ -73,7 +73,7 @@ func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery q
 	if err := e.fill(ctx, leaves, d, from.values, res); err != nil {
 		return nil, err
 	}
-	if err := e.route(ctx, parts, c, s, from, read.live, res); err != nil {
+	if err := e.route(ctx, parts, c, s, from, place, read.live, res); err != nil {
 		return nil, err
 	}
 

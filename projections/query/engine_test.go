@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,9 +15,12 @@ import (
 	commonmodel "github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
 
+	"tidemark/log"
 	"tidemark/projections/plan"
 	"tidemark/projections/query"
+	"tidemark/projections/query/oracle"
 	"tidemark/projections/query/querytest"
 )
 
@@ -210,6 +214,63 @@ func TestConcurrency(t *testing.T) {
 				t.Error(err)
 			}
 		}
+	})
+}
+
+// lagging is an exact copy that has nothing before it is released.
+type lagging struct {
+	storage.Queryable
+	released <-chan struct{}
+}
+
+func (l lagging) Wait(ctx context.Context, _ bool) (log.Seq, error) {
+	select {
+	case <-l.released:
+		return 1, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+func (lagging) Oldest() int64 { return math.MinInt64 }
+
+// TestConcurrency_TheCopyLags holds that queries which wait for the exact copy alone keep no place from others, take one again before
+// they are evaluated, and end with their timeout.
+func TestConcurrency_TheCopyLags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		released := make(chan struct{})
+		e := query.New(model(t, 1), query.Options{MaxConcurrency: 1, Exact: lagging{oracle.Storage(nil), released}})
+		done := make(chan error, 3)
+		for range cap(done) {
+			go func() {
+				res, err := e.Instant(t.Context(), at("nobody_planned_this", 60_000))
+				if err == nil {
+					res.Close()
+				}
+				done <- err
+			}()
+		}
+		synctest.Wait()
+		res, err := e.Instant(t.Context(), at("m", 60_000)) // would wait for its place, and for ever
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Close()
+		p := at("nobody_planned_this", 60_000)
+		p.Timeout = time.Second
+		if _, err := e.Instant(t.Context(), p); query.KindOf(err) != query.KindTimeout || !strings.Contains(err.Error(), "exact copy") {
+			t.Errorf("%v; want a timeout that names the exact copy", err)
+		}
+		close(released)
+		for range cap(done) {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if res, err = e.Instant(t.Context(), at("m", 60_000)); err != nil { // all places are free
+			t.Fatal(err)
+		}
+		res.Close()
 	})
 }
 

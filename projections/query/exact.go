@@ -45,8 +45,9 @@ func (x *index) readsNames(node parser.Node) bool {
 }
 
 // route says by which route the parts are answered, and prepares the engine to read those samples that panes do not stand for. What
-// was acknowledged before is waited for.
-func (e *Engine) route(ctx context.Context, parts []part, c Common, s steps, from *feed, live *liveSteps, res *Result) error {
+// was acknowledged before is waited for. Where the copy answers alone, others are evaluated meanwhile: after a start it may lag for longer
+// than panes, which must not keep what panes answer from being answered.
+func (e *Engine) route(ctx context.Context, parts []part, c Common, s steps, from *feed, place *slot, live *liveSteps, res *Result) error {
 	res.Route = RouteWarm
 	res.Stats.Steps, res.Stats.Live = int(s.count()), live.count()
 	if res.Stats.Live > 0 {
@@ -68,12 +69,21 @@ func (e *Engine) route(ctx context.Context, parts []part, c Common, s steps, fro
 	if res.Stats.Raw == 0 {
 		return nil
 	}
+	alone := res.Stats.Leaves == 0 // so no memory is held by values of leaves
+	if alone {
+		place.release()
+	}
 	seq, err := e.opts.Exact.Wait(ctx, !c.Published)
 	if end := ended(ctx, "waiting for the exact copy"); err != nil && end != nil {
 		return end
 	}
 	if err != nil {
 		return &SourceError{err}
+	}
+	if alone {
+		if err := place.take(ctx); err != nil {
+			return err
+		}
 	}
 	res.Route = RouteHybrid
 	if res.Stats.Leaves == 0 {

@@ -46,12 +46,32 @@ func checkSelectors(expr parser.Expr) error {
 // so as promql.QueryTracker it has nothing left to do but tell its size.
 type slots chan struct{}
 
-func (s slots) acquire(ctx context.Context) (release func(), err error) {
+func (s slots) acquire(ctx context.Context) (*slot, error) {
+	held := &slot{all: s}
+	return held, held.take(ctx)
+}
+
+// slot is that of one request.
+type slot struct {
+	all  slots
+	held bool
+}
+
+func (s *slot) take(ctx context.Context) error {
 	select {
-	case s <- struct{}{}:
-		return func() { <-s }, nil
+	case s.all <- struct{}{}:
+		s.held = true
+		return nil
 	case <-ctx.Done():
-		return nil, ended(ctx, "query queue")
+		return ended(ctx, "query queue")
+	}
+}
+
+// release gives the slot back, if it is held.
+func (s *slot) release() {
+	if s.held {
+		<-s.all
+		s.held = false
 	}
 }
 

@@ -208,11 +208,11 @@ func (e *StepError) Pending() bool {
 func (e *Engine) evaluateSteps(ctx context.Context, name string, start, end int64) ([]bucket.Step, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.opts.Timeout)
 	defer cancel()
-	release, err := e.slots.acquire(ctx)
+	place, err := e.slots.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer place.release()
 	x, err := e.index()
 	if err != nil {
 		return nil, &SourceError{err}

@@ -42,14 +42,6 @@ func (p *Projection) checkpoint(ctx context.Context) error {
 	return p.save(seq)
 }
 
-// compactLate puts what came out of order into blocks. Nothing is appended meanwhile: TSDB cannot have a chunk written by one and the
-// files of chunks removed by another, if there are none yet.
-func (p *Projection) compactLate(ctx context.Context) error {
-	p.appending.Lock()
-	defer p.appending.Unlock()
-	return p.db.CompactOOOHead(ctx)
-}
-
 // save makes the files durable, and notes that they reflect seq.
 func (p *Projection) save(seq log.Seq) error {
 	if err := p.syncSegments(); err != nil {
@@ -61,6 +53,8 @@ func (p *Projection) save(seq log.Seq) error {
 			return err
 		}
 	}
+	p.noting.Lock()
+	defer p.noting.Unlock()
 	if seq <= log.Seq(p.durable.Load()) {
 		return nil
 	}
@@ -71,6 +65,7 @@ func (p *Projection) save(seq log.Seq) error {
 	return nil
 }
 
+// writeCheckpoint replaces CHECKPOINT. The caller holds p.noting, or nothing runs yet.
 func (p *Projection) writeCheckpoint(seq log.Seq) error {
 	c := checkpoint{identity: p.events.Identity(), seq: seq, expired: p.expired.Load(), refused: p.refused.Load()}
 	return replaceFile(p.dir, checkpointFile, c.encode())
@@ -121,21 +116,27 @@ type Notes struct {
 // Noted returns what is noted of the copy in dir; ok is false if there is none. Notes that are damaged count as no copy: a start
 // begins anew.
 func Noted(dir string) (n Notes, ok bool, err error) {
+	n, _, ok, err = readNotes(dir)
+	return n, ok, err
+}
+
+// readNotes returns with the notes the identity of the log that they are about.
+func readNotes(dir string) (n Notes, identity []byte, ok bool, err error) {
 	note, err := readFile(filepath.Join(dir, checkpointFile))
 	if err != nil || note == nil {
-		return n, false, err
+		return n, nil, false, err
 	}
 	c, err := decodeCheckpoint(note)
 	if err != nil {
-		return n, false, nil
+		return n, nil, false, nil
 	}
 	n.Durable, n.Newest = c.seq, c.seq
 	raw, err := readFile(filepath.Join(dir, appliedFile))
 	if err != nil {
-		return n, false, err
+		return n, nil, false, err
 	}
 	if a, bad := decodeApplied(raw); bad == nil {
 		n.Newest = max(c.seq, a.seq)
 	}
-	return n, true, nil
+	return n, c.identity, true, nil
 }

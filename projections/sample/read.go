@@ -19,8 +19,8 @@ import (
 	"tidemark/log"
 )
 
-// Wait returns the sequence that the copy reflects at least. With all it blocks until that is everything that stands in the log when
-// it is called, or ctx ends.
+// Wait returns the sequence that the copy reflects at least, once it is open. With all it blocks until that is everything that stands
+// in the log when it is called, or ctx ends.
 func (p *Projection) Wait(ctx context.Context, all bool) (log.Seq, error) {
 	var seq log.Seq
 	if all {
@@ -32,7 +32,7 @@ func (p *Projection) Wait(ctx context.Context, all bool) (log.Seq, error) {
 		if err := p.err(); err != nil {
 			return applied, fmt.Errorf("the exact copy has stopped: %w", err)
 		}
-		if applied >= seq {
+		if applied >= seq && p.opened.Load() {
 			return applied, nil
 		}
 		select {
@@ -46,18 +46,30 @@ func (p *Projection) Wait(ctx context.Context, all bool) (log.Seq, error) {
 // Oldest returns a time, in ms, up to which samples may be missing; math.MinInt64 if none are.
 func (p *Projection) Oldest() int64 { return max(p.expired.Load(), p.refused.Load()) }
 
+// errNotOpen: the caller has not waited.
+var errNotOpen = errors.New("the exact copy is not open yet")
+
 // Querier implements storage.Queryable over the samples in [mint, maxt], in ms. The caller closes it.
 func (p *Projection) Querier(mint, maxt int64) (storage.Querier, error) {
+	if !p.opened.Load() {
+		return nil, errNotOpen
+	}
 	return p.db.Querier(mint, maxt)
 }
 
 // ChunkQuerier implements storage.ChunkQueryable.
 func (p *Projection) ChunkQuerier(mint, maxt int64) (storage.ChunkQuerier, error) {
+	if !p.opened.Load() {
+		return nil, errNotOpen
+	}
 	return p.db.ChunkQuerier(mint, maxt)
 }
 
 // ExemplarQuerier implements storage.ExemplarQueryable.
 func (p *Projection) ExemplarQuerier(ctx context.Context) (storage.ExemplarQuerier, error) {
+	if !p.opened.Load() {
+		return nil, errNotOpen
+	}
 	return p.db.ExemplarQuerier(ctx)
 }
 
@@ -117,8 +129,13 @@ func (p *Projection) Sum(ctx context.Context, after int64) (sum Sum, err error) 
 	return sum, set.Err()
 }
 
-// Head returns the TSDB's head, for its statistics.
-func (p *Projection) Head() *tsdb.Head { return p.db.Head() }
+// Head returns the TSDB's head, for its statistics; nil until the copy is open.
+func (p *Projection) Head() *tsdb.Head {
+	if !p.opened.Load() {
+		return nil
+	}
+	return p.db.Head()
+}
 
 // Stats counts what the copy has done since the process began, and what it is.
 type Stats struct {
@@ -140,7 +157,7 @@ func (p *Projection) Stats() Stats {
 		Appended: p.counts.appended.Load(), Late: p.counts.late.Load(), Repeated: p.counts.repeated.Load(), Refused: p.counts.refused.Load(),
 		Exemplars: p.counts.exemplars.Load(), ExemplarsRefused: p.counts.exemplarsRefused.Load(), Oldest: p.Oldest(),
 	}
-	if p.db == nil {
+	if !p.opened.Load() {
 		return s
 	}
 	s.HeadSeries = p.db.Head().NumSeries()

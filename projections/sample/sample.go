@@ -31,7 +31,8 @@ type Projection struct {
 	opts   Options
 	logger *slog.Logger
 
-	db      *tsdb.DB
+	db      *tsdb.DB // for whoever reads only while opened
+	opened  atomic.Bool
 	head    *headBound
 	applied atomic.Uint64
 	changed projections.Signal
@@ -43,9 +44,19 @@ type Projection struct {
 
 	appending sync.Mutex // held while an event is appended
 
+	// Of maintenance (E5).
+	maintaining    sync.Mutex // held by whatever moves chunks of the head; taken before appending, after checkpointing
+	chunkFileBegun bool       // since TSDB was opened
+	chunksBefore   map[string]bool
+	stopCompaction context.CancelFunc
+	blockMillis    int64
+	due            chan struct{}
+	keeping        sync.WaitGroup
+
 	families families
 
-	checkpointing sync.Mutex // one writes CHECKPOINT at a time
+	checkpointing sync.Mutex // one checkpoint at a time
+	noting        sync.Mutex // held while CHECKPOINT is written; taken last
 	durable       atomic.Uint64
 	expired       atomic.Int64 // ms; see checkpoint
 	refused       atomic.Int64
@@ -62,10 +73,11 @@ type counts struct {
 	appended, late, repeated, refused, exemplars, exemplarsRefused atomic.Uint64
 }
 
-// New returns a copy of the log in dir. Restore opens it.
+// New returns a copy of the log in dir. Restore opens it, which may take as long as its write-ahead log is; until then whoever reads
+// waits.
 func New(dir string, events Log, labels Labels, opts Options) *Projection {
 	opts = opts.withDefaults()
-	p := &Projection{dir: dir, events: events, labels: labels, opts: opts, logger: opts.Logger}
+	p := &Projection{dir: dir, events: events, labels: labels, opts: opts, logger: opts.Logger, due: make(chan struct{}, 1)}
 	p.expired.Store(math.MinInt64)
 	p.refused.Store(math.MinInt64)
 	return p
@@ -73,6 +85,30 @@ func New(dir string, events Log, labels Labels, opts Options) *Projection {
 
 // Name implements projections.Projection.
 func (p *Projection) Name() string { return "sample" }
+
+// Check reads the notes of the copy, which takes no time and changes nothing, and returns the newest event that the copy may reflect.
+// It fails with ErrOtherLog where Restore would. Until Restore the copy counts as being where the notes say.
+func (p *Projection) Check() (newest log.Seq, err error) {
+	n, err := p.noted()
+	if err != nil {
+		return 0, fmt.Errorf("exact copy in %s: %w", p.dir, err)
+	}
+	p.durable.Store(uint64(n.Durable))
+	p.applied.Store(uint64(n.Durable))
+	return n.Newest, nil
+}
+
+// noted returns the notes of a copy of this log; none if there is none that can be used.
+func (p *Projection) noted() (Notes, error) {
+	n, identity, ok, err := readNotes(p.dir)
+	if err != nil || !ok {
+		return Notes{}, err
+	}
+	if !bytes.Equal(identity, p.events.Identity()) {
+		return Notes{}, ErrOtherLog
+	}
+	return n, nil
+}
 
 // Restore implements projections.Projection: it opens the copy, or begins one where none can be used.
 func (p *Projection) Restore() (projections.Restored, error) {
@@ -112,7 +148,7 @@ func (p *Projection) resume() (projections.Restored, error) {
 	if err := os.MkdirAll(p.dir, 0o777); err != nil {
 		return projections.Restored{}, err
 	}
-	at, newest, err := p.readNotes()
+	at, newest, err := p.settle()
 	if err != nil {
 		return projections.Restored{}, err
 	}
@@ -128,11 +164,13 @@ func (p *Projection) resume() (projections.Restored, error) {
 	if err != nil {
 		return projections.Restored{}, errors.Join(err, p.db.Close())
 	}
+	p.opened.Store(true)
+	p.changed.Fire()
 	return projections.Restored{From: at, Newest: newest}, nil
 }
 
-// readNotes says behind which event to go on, and which the TSDB may reflect.
-func (p *Projection) readNotes() (at, newest log.Seq, err error) {
+// settle says behind which event to go on, and which the TSDB may reflect, and gives up what cannot be trusted.
+func (p *Projection) settle() (at, newest log.Seq, err error) {
 	note, err := readFile(filepath.Join(p.dir, checkpointFile))
 	if err != nil {
 		return 0, 0, err
@@ -204,6 +242,8 @@ func (p *Projection) openTSDB() error {
 	o.MaxBlockDuration = max(o.MinBlockDuration, min(31*24*time.Hour.Milliseconds(), o.RetentionDuration/10))
 	o.EnableExemplarStorage, o.MaxExemplars = true, maxExemplars
 	o.NoLockfile = true // the log's lock stands for the whole storage
+	p.blockMillis = o.MinBlockDuration
+	p.stillTSDB(o)
 	p.head = &headBound{limit: p.opts.MaxSeries}
 	o.SeriesLifecycleCallback = p.head
 	// TSDB asks for what to delete while it opens, too.
@@ -227,10 +267,15 @@ func (p *Projection) openTSDB() error {
 		}
 		return fmt.Errorf("%w: %w", errDamaged, err)
 	}
+	opened.DisableCompactions() // of its own accord; see E5
 	p.head.count.Store(opened.Head().NumSeries())
 	corruptions, err := counter(metrics, "prometheus_tsdb_wal_corruptions_total", "prometheus_tsdb_mmap_chunk_corruptions_total")
 	if err == nil && corruptions > 0 {
 		err = fmt.Errorf("%w: %v of its files were cut short", errDamaged, corruptions)
+	}
+	if err == nil {
+		p.chunkFileBegun = false
+		p.chunksBefore, err = p.chunkFiles()
 	}
 	if err != nil {
 		return errors.Join(err, opened.Close())
@@ -278,8 +323,8 @@ func (p *Projection) expire(db *tsdb.DB, blocks []*tsdb.Block) map[ulid.ULID]str
 	if end == p.expired.Load() {
 		return gone
 	}
-	p.checkpointing.Lock()
-	defer p.checkpointing.Unlock()
+	p.noting.Lock() // and not checkpointing, which a checkpoint holds while it has TSDB compact
+	defer p.noting.Unlock()
 	before := p.expired.Swap(end)
 	if err := p.writeCheckpoint(log.Seq(p.durable.Load())); err != nil {
 		p.expired.Store(before)
@@ -332,6 +377,7 @@ func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
 		return p.fail(err)
 	}
 	p.changed.Fire()
+	p.wake()
 	return nil
 }
 
@@ -348,6 +394,9 @@ func (p *Projection) Applied() (log.Seq, error) { return log.Seq(p.applied.Load(
 // Changed implements projections.Projection.
 func (p *Projection) Changed() <-chan struct{} { return p.changed.Wait() }
 
+// Stop ends the copy: whoever waits for it, now or later, is given err, or the one that has stopped it before.
+func (p *Projection) Stop(err error) { _ = p.fail(err) }
+
 func (p *Projection) fail(err error) error {
 	p.failure.CompareAndSwap(nil, &err)
 	p.changed.Fire()
@@ -361,8 +410,9 @@ func (p *Projection) err() error {
 	return nil
 }
 
-// Run writes checkpoints until ctx ends, and then a last one.
+// Run maintains the TSDB and writes checkpoints until ctx ends, and then a last one. Close waits for a compaction that still runs.
 func (p *Projection) Run(ctx context.Context) error {
+	p.keeping.Go(func() { p.keepUp(ctx) })
 	if p.opts.CheckpointInterval > 0 {
 		every := time.NewTicker(p.opts.CheckpointInterval)
 		defer every.Stop()
@@ -383,9 +433,11 @@ func (p *Projection) Run(ctx context.Context) error {
 
 // Close closes the TSDB, after Run and all reads have ended, and notes that it was closed in order.
 func (p *Projection) Close() error {
-	if p.db == nil {
+	if !p.opened.Load() {
 		return nil
 	}
+	p.stopCompaction()
+	p.keeping.Wait()
 	if err := errors.Join(p.db.Close(), p.err()); err != nil {
 		return errors.Join(err, p.appliedFile.Close())
 	}
