@@ -92,11 +92,11 @@ func queryLogUses(in io.Reader, step time.Duration, least int) (uses []plan.Use,
 	return uses, said, nil
 }
 
-// dashboard is what is read of a Grafana dashboard.
-type dashboard struct {
-	Dashboard  *dashboard `json:"dashboard"` // of an export by Grafana's API
-	Panels     []panel    `json:"panels"`
-	Rows       []panel    `json:"rows"` // of old dashboards
+// grafanaBoard is what is read of a Grafana dashboard.
+type grafanaBoard struct {
+	Dashboard  *grafanaBoard `json:"dashboard"` // of an export by Grafana's API
+	Panels     []panel       `json:"panels"`
+	Rows       []panel       `json:"rows"` // of old dashboards
 	Templating struct {
 		List []variable `json:"list"`
 	} `json:"templating"`
@@ -124,7 +124,7 @@ type variable struct {
 
 // dashboardUses returns the expressions of a dashboard's panels, each asked once.
 func dashboardUses(in io.Reader, step time.Duration) (uses []plan.Use, said []string, err error) {
-	var d dashboard
+	var d grafanaBoard
 	if err := json.NewDecoder(in).Decode(&d); err != nil {
 		return nil, nil, fmt.Errorf("not a dashboard: %w", err)
 	}
