@@ -28,8 +28,8 @@ const sampleDashboard = `{
   ]
 }`
 
-// write puts a file into the directory of a site.
-func (s *site) file(name, text string) string {
+// put puts a file into the directory of a site.
+func (s *site) put(name, text string) string {
 	s.t.Helper()
 	path := filepath.Join(s.dir, name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -48,7 +48,7 @@ func TestSuggestAndExplain(t *testing.T) {
 		s.write("latency_seconds", at, float64(at%7))
 		s.write("requests_total", at, float64(at/1000))
 	}
-	code, out, errs := s.tool("suggest", "--dashboard", s.file("dashboard.json", sampleDashboard), "--url", s.url())
+	code, out, errs := s.tool("suggest", "--dashboard", s.put("dashboard.json", sampleDashboard), "--url", s.url())
 	if code != exitOK {
 		t.Fatalf("exit code %d: %s%s", code, out, errs)
 	}
@@ -103,7 +103,7 @@ func TestSuggestOfAQueryLog(t *testing.T) {
 	round, odd := "2026-01-01T00:00:00.000Z", "2026-01-01T00:00:07.000Z"
 	text := strings.Repeat(line("sum(rate(a[5m]))", 15, round), 3) + line("sum(rate(a[5m]))", 15, odd) + strings.Repeat(line("max_over_time(b[1m])", 0, round), 2) +
 		line("once", 15, round) + "not of it\n" + strings.Repeat(line("sum(", 15, round), 2)
-	path := s.file("query.log", text)
+	path := s.put("query.log", text)
 	code, out, errs := s.tool("suggest", "--query-log", path)
 	want := `materializations:
   # answers 1 expression, asked 4 times
@@ -132,7 +132,7 @@ func TestSuggestOfAQueryLog(t *testing.T) {
 			t.Errorf("%v: exit code %d: %s%s", args, code, out, errs)
 		}
 	}
-	if code, out, errs := s.tool("suggest", "--dashboard", s.file("empty.json", `{"panels":[]}`)); code != exitFailure || !strings.Contains(errs, "not a dashboard") {
+	if code, out, errs := s.tool("suggest", "--dashboard", s.put("empty.json", `{"panels":[]}`)); code != exitFailure || !strings.Contains(errs, "not a dashboard") {
 		t.Errorf("no dashboard: exit code %d: %s%s", code, out, errs)
 	}
 }
