@@ -65,6 +65,7 @@ type node struct {
 	lag     *lagMeter
 	pulse   *pulse
 	barrier *barrier
+	census  *census
 
 	recorder *window.Recorder // set by recordWindows
 
@@ -114,6 +115,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	if err := n.openCopy(cfg.Exact); err != nil {
 		return nil, errors.Join(err, n.views.Close(), n.events.Close())
 	}
+	n.census = newCensus(cfg.ExperimentLabel, f.maxExperimentSeries, f.maxExperiments, n.events.Dictionary(), logger)
 	n.lag = newLagMeter(n.events, n.panes)
 	lags := lagMeters{n.lag}
 	if n.copy != nil {
