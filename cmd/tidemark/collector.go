@@ -40,6 +40,7 @@ func newCollector(n *node) *collector {
 		{"projection_durable_seq", "Event from which the projection replays after a crash.", []string{"projection"}},
 		{"projection_lag_seconds", "Age of the oldest event that the projection has not applied. Alert when it grows.", []string{"projection"}},
 		{"projection_checkpoint_consecutive_failures", "Checkpoints that failed in a row. Alert on it.", []string{"projection"}},
+		{"projection_checkpoint_hold_seconds", "For how long at most one worker of the fold stood still for the last checkpoint.", []string{"projection"}},
 		{"pane_open_buckets", "Buckets that still take samples.", nil},
 		{"pane_series", "Series with state in a pane stream, summed over streams.", nil},
 		{"pane_samples_total", "Samples that reached a pane stream, by what became of them, summed over streams.", []string{"result"}},
@@ -139,6 +140,7 @@ func (c *collector) panes(gauge, counter func(string, float64, ...string)) {
 	gauge("projection_durable_seq", float64(p.Durable()), p.Name())
 	gauge("projection_lag_seconds", c.n.lag.lag(c.n.gate.now()).Seconds(), p.Name())
 	gauge("projection_checkpoint_consecutive_failures", float64(p.CheckpointFailures()), p.Name())
+	gauge("projection_checkpoint_hold_seconds", p.LongestHold().Seconds(), p.Name())
 
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()

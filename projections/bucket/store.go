@@ -193,7 +193,7 @@ func (s *Store) Commit(c Checkpoint) error {
 	if err := s.writable(); err != nil {
 		return err
 	}
-	b := s.db.NewBatch()
+	b := s.db.NewBatchWithSize(len(c.State) + 4096)
 	defer b.Close()
 	chunks := make(map[Key][]*chunk)
 	for _, t := range c.Tables {
@@ -220,12 +220,16 @@ func (s *Store) Commit(c Checkpoint) error {
 	if err := setExperiments(b, c.Shard, c.Experiments); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
-	v := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(c.State)), c.Seq)
 	if plantedStateApart {
+		v := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(c.State)), c.Seq)
 		_ = s.db.Set([]byte{keyCheckpoint, byte(c.Shard)}, append(v, c.State...), pebble.NoSync)
 		_ = s.db.Flush()
 	}
-	if err := b.Set([]byte{keyCheckpoint, byte(c.Shard)}, append(v, c.State...), nil); err != nil {
+	state := b.SetDeferred(2, 8+len(c.State)) // put where it goes, as it is the larger part of the batch
+	state.Key[0], state.Key[1] = keyCheckpoint, byte(c.Shard)
+	binary.BigEndian.PutUint64(state.Value, c.Seq)
+	copy(state.Value[8:], c.State)
+	if err := state.Finish(); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
 	s.evicting.Lock()

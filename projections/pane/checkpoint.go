@@ -17,6 +17,12 @@ const (
 	flushTimeout = 30 * time.Second
 	// finalFlushTimeout bounds what a stop waits for a disk that does not take the last checkpoint. The log has everything.
 	finalFlushTimeout = 10 * time.Second
+
+	// roundSamples is the number of samples after which every shard is written once, if that is sooner than the interval: what a
+	// restart replays is bounded by what there is to fold, not by time alone. With many series a round costs more, so it comes after
+	// at least roundPerSeries samples of each.
+	roundSamples   = 4 << 20
+	roundPerSeries = 64
 )
 
 // checkpointStats is what metrics and truncation read of checkpoints.
@@ -24,6 +30,42 @@ type checkpointStats struct {
 	durable  atomic.Uint64 // least sequence over all shards that a crash cannot take back
 	failures atomic.Uint64 // consecutive failures; 0 after a success
 	rounds   atomic.Uint64
+
+	held    atomic.Int64 // ns: the longest that a shard of the round under way was frozen for
+	longest atomic.Int64 // ns: the same of the last round
+
+	room atomic.Pointer[[]byte] // that a state was encoded into; whoever encodes takes it
+}
+
+// LongestHold returns for how long at most a worker stood still for a checkpoint, in the last round of all shards.
+func (p *Projection) LongestHold() time.Duration { return time.Duration(p.ckpt.longest.Load()) }
+
+// pacing makes checkpoints come sooner where many samples are folded.
+type pacing struct {
+	fed   atomic.Int64  // samples that the workers were given
+	taken atomic.Int64  // of them, those that had been given when the last shard's turn came
+	step  atomic.Int64  // samples from one shard's turn to the next, at most
+	due   chan struct{} // has room for one
+}
+
+// feed counts samples, and says when the next shard's turn has come.
+func (c *pacing) feed(samples int64) {
+	if c.fed.Add(samples)-c.taken.Load() >= c.step.Load() {
+		select {
+		case c.due <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// samplesIn counts the samples of events.
+func samplesIn(events []*log.Event) (n int64) {
+	for _, ev := range events {
+		if w, ok := ev.Body.(*log.Write); ok {
+			n += int64(len(w.Times))
+		}
+	}
+	return n
 }
 
 // Durable returns the sequence from which a restart after a crash replays, at most. Generations that are folded in the background
@@ -39,19 +81,23 @@ func (p *Projection) CheckpointFailures() uint64 { return p.ckpt.failures.Load()
 // Waiting returns the bytes of closed buckets, records of evicted series and hashes of writes that checkpoints have tried, and failed so far, to write.
 func (p *Projection) Waiting() int64 { return p.waiting.Load() + p.recent.spilled() }
 
-// checkpointLoop writes one shard after the other, spread over the interval, and flushes after each round. A failure is
+// checkpointLoop writes one shard after the other, spread over the interval or over so many samples, and flushes after each round. One
+// shard alone stands still at a time, and other shards of its worker are folded before the next one is frozen. A failure is
 // logged and counted, and the shard is tried again in the next round; what it closed stays readable in memory.
 func (p *Projection) checkpointLoop(ctx context.Context) error {
 	pace := time.NewTicker(max(p.opts.CheckpointInterval/Shards, time.Millisecond))
 	defer pace.Stop()
 	for {
+		p.pacing.step.Store(max(p.opts.roundSamples, roundPerSeries*int64(p.index.Len())) / Shards)
 		var firstErr error
 		for id := range Shards {
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-pace.C:
+			case <-p.pacing.due:
 			}
+			p.pacing.taken.Store(p.pacing.fed.Load())
 			if err := p.checkpointShard(ctx, id); err != nil && firstErr == nil {
 				firstErr = err
 			}
@@ -68,6 +114,7 @@ func (p *Projection) checkpointLoop(ctx context.Context) error {
 		default:
 			p.ckpt.failures.Store(0)
 			p.ckpt.rounds.Add(1)
+			p.ckpt.longest.Store(p.ckpt.held.Swap(0))
 		}
 	}
 }
@@ -106,10 +153,19 @@ func (p *Projection) visitShard(ctx context.Context, id int, f func(*Shard, *she
 // checkpointShard freezes a shard in its worker, writes it beside it, and drops what was written from memory (P7).
 func (p *Projection) checkpointShard(ctx context.Context, id int) error {
 	var c bucket.Checkpoint
-	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { p.freeze(&c, s, sh) }); err != nil {
+	room := p.takeRoom()
+	var held time.Duration
+	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) {
+		began := time.Now() // the shards of one number are one stop
+		room = p.freeze(&c, s, sh, room)
+		held += time.Since(began)
+	}); err != nil {
 		return fmt.Errorf("freeze shard %d: %w", id, err)
 	}
-	if err := p.commit(c); err != nil {
+	p.ckpt.held.Store(max(p.ckpt.held.Load(), int64(held)))
+	err := p.commit(c)
+	p.giveRoom(room)
+	if err != nil {
 		return err
 	}
 	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { p.release(s, sh, &c) }); err != nil {
@@ -133,24 +189,45 @@ func (p *Projection) commit(c bucket.Checkpoint) error {
 	return nil
 }
 
+// takeRoom returns memory to encode states into. It grows to what the largest shard takes, and stays: in the worker nothing is allocated.
+func (p *Projection) takeRoom() []byte {
+	if b := p.ckpt.room.Swap(nil); b != nil {
+		return (*b)[:0]
+	}
+	return nil
+}
+
+// giveRoom takes it back, once what was encoded into it is written.
+func (p *Projection) giveRoom(b []byte) {
+	if spare := cap(b) - len(b); spare < len(b)/8 { // the next one may be a little larger
+		b = make([]byte, 0, len(b)+len(b)/4)
+	}
+	p.ckpt.room.Store(&b)
+}
+
 // freeze takes the state of a shard into a checkpoint, and moves its table to those that are on their way to disk. It is called
-// for the shard of the first generation and then for those of the others that were taken over.
-func (p *Projection) freeze(c *bucket.Checkpoint, s *Shard, sh *shelf) {
+// for the shard of the first generation and then for those of the others that were taken over. The states are appended to room, which is
+// returned with them.
+func (p *Projection) freeze(c *bucket.Checkpoint, s *Shard, sh *shelf, room []byte) []byte {
 	p.shelve(s, sh)
 	if plantedCheckpointAhead && p.events.Head() > s.seq {
 		s.seq++
 		defer func() { s.seq-- }()
 	}
+	from := len(room)
+	room = s.AppendState(room)
+	state := room[from:len(room):len(room)]
 	if s.generation == 0 {
-		c.Shard, c.Seq, c.State = s.id, uint64(s.seq), s.Encode()
+		c.Shard, c.Seq, c.State = s.id, uint64(s.seq), state
 		c.Experiments, c.Generations = s.experimentRows(sh.pieceSeq), slices.Clone(sh.finals)
 		var fresh int64
 		c.Evicted, fresh = sh.writing()
 		p.waiting.Add(fresh)
 	} else {
-		c.Generations = append(c.Generations, bucket.GenerationState{Generation: uint64(s.generation), Seq: uint64(s.seq), State: s.Encode()})
+		c.Generations = append(c.Generations, bucket.GenerationState{Generation: uint64(s.generation), Seq: uint64(s.seq), State: state})
 	}
 	c.Tables = slices.Clone(sh.leaving)
+	return room
 }
 
 // shelve moves a shard's table to those that are on their way to disk.
@@ -219,11 +296,13 @@ func (p *Projection) finalCheckpoint() error {
 				continue
 			}
 			var c bucket.Checkpoint
-			p.freeze(&c, s, w.shelves[id])
+			room := p.freeze(&c, s, w.shelves[id], p.takeRoom())
 			for _, h := range w.hosted {
-				p.freeze(&c, h.shards[id], w.shelves[id])
+				room = p.freeze(&c, h.shards[id], w.shelves[id], room)
 			}
-			if err := p.commit(c); err != nil {
+			err := p.commit(c)
+			p.giveRoom(room)
+			if err != nil {
 				failed = cmp.Or(failed, err)
 				continue
 			}

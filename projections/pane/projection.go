@@ -37,6 +37,8 @@ type Options struct {
 	Logger             *slog.Logger  // default: discards
 	// Heal finds what a heal event changes, see FindLate. Without it the projection stops at such an event.
 	Heal func(context.Context, log.Heal) (*Healing, error)
+
+	roundSamples int64 // default roundSamples
 }
 
 // Log is what the projection asks of the log besides its events.
@@ -66,6 +68,7 @@ type Projection struct {
 	backfills backfills
 	outcomes  outcomes
 	ckpt      checkpointStats
+	pacing    pacing
 	waiting   atomic.Int64 // bytes of closed buckets that no checkpoint has written yet, but for those closed since the last try
 }
 
@@ -81,10 +84,14 @@ func New(events Log, index *series.Index, store *bucket.Store, opts Options) *Pr
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
+	if opts.roundSamples == 0 {
+		opts.roundSamples = roundSamples
+	}
 	p := &Projection{
 		events: events, index: index, store: store, opts: opts, logger: opts.Logger,
-		turn: make(chan struct{}, 1), failed: make(chan struct{}),
+		turn: make(chan struct{}, 1), failed: make(chan struct{}), pacing: pacing{due: make(chan struct{}, 1)},
 	}
+	p.pacing.step.Store(opts.roundSamples / Shards)
 	index.Keep(p)
 	return p
 }
@@ -190,6 +197,7 @@ func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
 		return err
 	}
 	p.dispatched.Store(uint64(events[len(events)-1].Seq))
+	p.pacing.feed(samplesIn(events))
 	p.changed.Fire()
 	return nil
 }

@@ -97,7 +97,6 @@ type Shard struct {
 	returning map[log.SeriesRef]*bucket.Evicted // records of evicted series that the event at hand names; filled before it is applied
 
 	corrected []correction // scratch of applyRun
-	encoded   int          // bytes of the state when it was last encoded
 
 	shadow *shadow // of a shard that only looks for late samples; else nil
 }

@@ -44,9 +44,12 @@ const stateVersion = 4
 var ErrCorruptState = errors.New("pane: corrupt shard state")
 
 // Encode returns the shard's state, without what the table holds.
-func (s *Shard) Encode() []byte {
-	e := encoder{b: make([]byte, 0, max(1024, s.encoded+s.encoded/8))} // about what it was the last time
-	defer func() { s.encoded = len(e.b) }()
+func (s *Shard) Encode() []byte { return s.AppendState(nil) }
+
+// AppendState appends the shard's state, without what the table holds. Where b has room it allocates next to nothing, whatever the number
+// of series: whoever allocates is made to help the garbage collector, for longer than the encoding takes.
+func (s *Shard) AppendState(b []byte) []byte {
+	e := encoder{b: b}
 	e.u(stateVersion)
 	e.u(uint64(s.seq))
 	e.v(s.logTime)
