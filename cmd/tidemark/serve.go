@@ -56,6 +56,7 @@ type serveFlags struct {
 	routePrefixGiven bool
 
 	minFree units.Base2Bytes
+	ballast units.Base2Bytes
 	maxLag  time.Duration
 	workers int
 	ckpt    time.Duration
@@ -158,6 +159,7 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c.Flag("web.enable-lifecycle", "Let POST or PUT /-/reload read the configuration again, as SIGHUP does.").Default("false").BoolVar(&f.lifecycle)
 
 	c.Flag("log.min-free-bytes", "Writes get 503 while the disk of the log has less space than this.").Default("256MiB").BytesVar(&f.minFree)
+	c.Flag("storage.ballast-bytes", "Size of a file that is let go when a start finds the disk full. 0 = none.").Default("16MiB").BytesVar(&f.ballast)
 	c.Flag("projection.max-lag", "Writes get 503 while a projection is further behind the log than this. 0 = never.").Default("30s").DurationVar(&f.maxLag)
 	c.Flag("projection.workers", "Goroutines that fold. 0 = one for each CPU.").Default("0").IntVar(&f.workers)
 	c.Flag("projection.checkpoint-interval", "Time in which every shard is written once.").Default("15s").DurationVar(&f.ckpt)
