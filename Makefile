@@ -10,7 +10,7 @@ FUZZTIME  ?= 20000x
 RACE      := ./log ./projections ./projections/bucket ./projections/pane ./projections/query ./projections/window ./transport/...
 RACE_CMD  := TestDifferential|TestCase_C|TestG[0-9]
 
-.PHONY: build test race lint fuzz-smoke campaign campaign-planted soak bench demo clean
+.PHONY: build test race lint fuzz-smoke campaign campaign-planted soak bench bench-peers demo clean
 
 build:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/tidemark ./cmd/tidemark
@@ -63,6 +63,11 @@ soak:
 
 bench: build
 	$(BIN)/tidemark bench all
+
+# Beside Prometheus and VictoriaMetrics of Debian's packages, on the same samples; half an hour on a machine that does nothing else.
+bench-peers: build
+	@for p in prometheus victoria-metrics; do command -v $$p >/dev/null || apt-get install -y -qq --no-install-recommends $$p; done
+	$(BIN)/tidemark bench peers
 
 demo: build
 	$(BIN)/tidemark demo

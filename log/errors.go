@@ -17,6 +17,8 @@ var (
 	ErrInvalid = errors.New("invalid event")
 	// ErrDictionaryFull: more than maxFresh series were defined without an event that uses them.
 	ErrDictionaryFull = errors.New("too many series wait for their first event")
+	// ErrBusy: the log is being truncated; it will not be for long.
+	ErrBusy = errors.New("log is being truncated")
 	// ErrReadOnly: the log was opened with OpenReadOnly.
 	ErrReadOnly = errors.New("log is open for reading only")
 

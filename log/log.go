@@ -154,7 +154,7 @@ func openStore(dir string, opts Options, note headNote, guard *storeGuard, readO
 }
 
 func openStoreAt(path, dir string, opts Options, note headNote, guard *storeGuard, readOnly bool) (*Log, error) {
-	po := pebbleOptions(opts, guard)
+	po := pebbleOptions(opts, guard, path)
 	po.ErrorIfNotExists = true
 	po.ReadOnly = readOnly
 	opened := make(chan *pebble.DB, 1)

@@ -165,7 +165,7 @@ func (r *repairer) verify() error {
 // copyPrefix makes store.repair: every event from the floor up to the first that is missing or not right, and the dictionary.
 func (r *repairer) copyPrefix() error {
 	fs, guard := r.opts.FS, newStoreGuard(r.opts.Logger)
-	found, err := newSalvage(fs, r.path(storeDir), pebbleOptions(r.opts, guard))
+	found, err := newSalvage(fs, r.path(storeDir), pebbleOptions(r.opts, guard, r.path(storeDir)))
 	if err != nil {
 		return fmt.Errorf("read %s: %w", r.path(storeDir), err)
 	}
@@ -180,7 +180,7 @@ func (r *repairer) copyPrefix() error {
 	if err := fs.RemoveAll(r.path(repairDir)); err != nil {
 		return fmt.Errorf("remove %s: %w", r.path(repairDir), err)
 	}
-	po := pebbleOptions(r.opts, guard)
+	po := pebbleOptions(r.opts, guard, r.path(repairDir))
 	po.ErrorIfExists = true
 	po.DisableWAL = true // a flush makes it durable, and until then it counts for nothing
 	err = guard.run(func() error {

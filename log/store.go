@@ -213,7 +213,7 @@ func createStore(opts Options, dir string, guard *storeGuard) error {
 	if err != nil {
 		return err
 	}
-	po := pebbleOptions(opts, guard)
+	po := pebbleOptions(opts, guard, path)
 	po.ErrorIfExists = true
 	m := meta{floor: 1, seed: seed}
 	err = guard.run(func() error {
@@ -238,9 +238,9 @@ func newSeed(opts Options) (uint64, error) {
 	return binary.BigEndian.Uint64(seed[:]), nil
 }
 
-func pebbleOptions(opts Options, guard *storeGuard) *pebble.Options {
+func pebbleOptions(opts Options, guard *storeGuard, path string) *pebble.Options {
 	po := &pebble.Options{
-		FS:                          storeFS{opts.FS, guard},
+		FS:                          storeFS{opts.FS, guard, path},
 		CacheSize:                   opts.CacheBytes,
 		FormatMajorVersion:          pebble.FormatNewest,
 		Logger:                      guard,

@@ -14,13 +14,22 @@ import (
 // A marker is the file whose name says which MANIFEST is in force. Pebble makes the MANIFEST and the marker and syncs the
 // directory once, so that it relies on the file system to keep their order in a crash in between. Journals do; nothing
 // promises it, and a marker without its file makes the store unreadable. So the directory is synced before a marker is made.
+//
+// What Pebble writes elsewhere, for a checkpoint, says nothing about the store.
 type storeFS struct {
 	vfs.FS
 	guard *storeGuard
+	root  string // of the store
 }
+
+// elsewhere says whether a file lies outside the store's directory.
+func (fs storeFS) elsewhere(name string) bool { return fs.PathDir(name) != fs.root && name != fs.root }
 
 // Create implements vfs.FS.
 func (fs storeFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if fs.elsewhere(name) {
+		return fs.FS.Create(name, category)
+	}
 	if err := fs.guard.ended(); err != nil {
 		if path.Ext(name) == ".sst" {
 			<-fs.guard.done // else Pebble would try again without a pause
@@ -67,8 +76,8 @@ func (fs storeFS) wal(name string, f vfs.File, err error) (vfs.File, error) {
 // OpenDir implements vfs.FS.
 func (fs storeFS) OpenDir(name string) (vfs.File, error) {
 	f, err := fs.FS.OpenDir(name)
-	if err != nil {
-		return nil, err
+	if err != nil || fs.elsewhere(name) {
+		return f, err
 	}
 	return storeDirectory{File: f, guard: fs.guard}, nil
 }

@@ -220,7 +220,7 @@ func TestAppend_Ends(t *testing.T) {
 func spoil(t *testing.T, fs vfs.FS, change func(*pebble.DB) error) {
 	t.Helper()
 	opts := Options{FS: fs}.withDefaults()
-	db, err := pebble.Open(testDir+"/store", pebbleOptions(opts, newStoreGuard(opts.Logger)))
+	db, err := pebble.Open(testDir+"/store", pebbleOptions(opts, newStoreGuard(opts.Logger), testDir+"/store"))
 	if err != nil {
 		t.Fatal(err)
 	}

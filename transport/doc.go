@@ -14,4 +14,5 @@
 //	T3  Without a configured origin no response invites scripts of other origins.
 //	T4  Each request is counted once, under a fixed set of handler names.
 //	T5  GET and HEAD change nothing. What changes something is refused to pages of other sites, invited to read or not.
+//	T6  Each route names what it asks of who calls it, and nothing is mounted otherwise than through the guard that holds it.
 package transport

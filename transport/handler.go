@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,23 +59,26 @@ func (d *Deps) validate() error {
 
 // Options of a handler. The zero value is usable: no upstream, no prefix, no foreign origins.
 type Options struct {
-	Upstream         api.Forwarder               // where queries go that panes cannot answer; nil: they are errors
-	Copy             api.Copy                    // the exact copy that the engine has; nil: none
-	Exemplars        storage.ExemplarQueryable   // nil: none are kept
-	TSDB             func(int) api.Cardinality   // of its head; nil: it is empty
-	Explain          api.Explainer               // nil: /api/v1/explain is not there
-	Metadata         api.MetadataSource          // nil: none is known
-	Materializations api.Materializations        // nil: none are listed
-	Rules            api.RuleLister              // nil: none are listed
-	Experiments      *api.Experiments            // nil: their routes are not there
-	Tasks            *api.Tasks                  // nil: their routes are not there
-	Reload           func(context.Context) error // nil: /-/reload answers 403
-	LogStatus        api.LogStatusSource         // nil: /api/v1/status/log is not there
-	RoutePrefix      string                      // "" or "/": none; else like /tidemark
-	ExternalURL      *url.URL                    // where browsers reach this service, if a proxy gives it another name; nil: as they are heard
-	CORSOrigin       *regexp.Regexp              // origins whose scripts may read; nil: none. It must be anchored.
-	QueryTimeout     time.Duration               // 0 = api.DefaultQueryTimeout
-	Build            api.Build                   // empty members are filled from what the Go command recorded
+	Upstream         api.Forwarder                           // where queries go that panes cannot answer; nil: they are errors
+	Copy             api.Copy                                // the exact copy that the engine has; nil: none
+	Exemplars        storage.ExemplarQueryable               // nil: none are kept
+	TSDB             func(int) api.Cardinality               // of its head; nil: it is empty
+	Explain          api.Explainer                           // nil: /api/v1/explain is not there
+	Metadata         api.MetadataSource                      // nil: none is known
+	Materializations api.Materializations                    // nil: none are listed
+	Rules            api.RuleLister                          // nil: none are listed
+	Experiments      *api.Experiments                        // nil: their routes are not there
+	Tasks            *api.Tasks                              // nil: their routes are not there
+	Reload           func(context.Context) error             // nil: /-/reload answers 403
+	Snapshot         func(context.Context) (Snapshot, error) // nil: backups are not enabled
+	Access           Access                                  // nil: everybody may do everything
+	WriteTimeout     time.Duration                           // how long a client may leave one piece of an answer untaken; 0 = DefaultTimeouts
+	LogStatus        api.LogStatusSource                     // nil: /api/v1/status/log is not there
+	RoutePrefix      string                                  // "" or "/": none; else like /tidemark
+	ExternalURL      *url.URL                                // where browsers reach this service, if a proxy gives it another name; nil: as they are heard
+	CORSOrigin       *regexp.Regexp                          // origins whose scripts may read; nil: none. It must be anchored.
+	QueryTimeout     time.Duration                           // 0 = api.DefaultQueryTimeout
+	Build            api.Build                               // empty members are filled from what the Go command recorded
 	Flags            map[string]string
 	Config           func() string // as YAML, secrets already redacted
 	Runtime          func() api.RuntimeState
@@ -84,6 +88,9 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.WriteTimeout == 0 {
+		o.WriteTimeout = DefaultTimeouts().Write
 	}
 	o.RoutePrefix = "/" + strings.Trim(o.RoutePrefix, "/")
 	if o.RoutePrefix == "/" {
@@ -99,8 +106,17 @@ func (o Options) validate() error {
 	return nil
 }
 
+// Handler is the whole interface.
+type Handler struct {
+	http.Handler
+	routes []Route
+}
+
+// Routes lists what is mounted, with what each asks for.
+func (h *Handler) Routes() []Route { return slices.Clone(h.routes) }
+
 // NewHandler mounts everything.
-func NewHandler(d Deps, o Options) (http.Handler, error) {
+func NewHandler(d Deps, o Options) (*Handler, error) {
 	o = o.withDefaults()
 	if err := errors.Join(d.validate(), o.validate()); err != nil {
 		return nil, err
@@ -121,7 +137,7 @@ func NewHandler(d Deps, o Options) (http.Handler, error) {
 	}
 	m := &mount{
 		mux: http.NewServeMux(), observe: observe, zip: newCompressor(),
-		cors: cors{origin: o.CORSOrigin}, own: own, gate: replayGate(d.Replay),
+		cors: cors{origin: o.CORSOrigin}, own: own, gate: replayGate(d.Replay), access: o.Access,
 	}
 	m.queries(queries, &o)
 	m.status(&d, &o)
@@ -131,12 +147,10 @@ func NewHandler(d Deps, o Options) (http.Handler, error) {
 	if err := m.pages(); err != nil {
 		return nil, err
 	}
-	m.mux.Handle("/api/v1/write", observe.wrap("write", own.wrap(d.Write)))
-	m.mux.Handle("/metrics", observe.wrap("metrics", methods{
-		get: promhttp.HandlerFor(d.Gatherer, promhttp.HandlerOpts{}),
-	}))
-	m.mux.Handle("/api/v1/", m.wrap("unknown", anyMethod(api.NotFound)))
-	return boundWrites(withPrefix(o.RoutePrefix, m.mux), WriteTimeout), nil
+	m.add("/api/v1/write", "write", posts(Write), plain, own.wrap(d.Write))
+	m.add("/metrics", "metrics", gets(Read), plain, methods{get: promhttp.HandlerFor(d.Gatherer, promhttp.HandlerOpts{})})
+	m.add("/api/v1/", "unknown", gets(Anyone), m.inAPI, anyMethod(api.NotFound))
+	return &Handler{boundWrites(withPrefix(o.RoutePrefix, m.mux), o.WriteTimeout), m.routes}, nil
 }
 
 // withPrefix serves h below prefix, and leads from / to there.

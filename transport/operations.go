@@ -2,8 +2,11 @@ package transport
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/http/pprof"
 	"strings"
 
 	"github.com/go-kit/kit/endpoint"
@@ -43,11 +46,25 @@ func gated(m endpoint.Middleware, f http.HandlerFunc) http.Handler {
 
 // operations mounts what operators and their machines use: plain text, outside /api/v1.
 func (m *mount) operations(d *Deps, o *Options) {
-	text := func(path, name string, t methods) { m.mux.Handle(path, m.observe.wrap(name, t)) }
-	text("/-/healthy", "healthy", methods{get: http.HandlerFunc(healthy)})
-	text("/-/ready", "ready", methods{get: ready(d.Readiness, d.Replay)})
+	m.add("/-/healthy", "healthy", gets(Anyone), plain, methods{get: http.HandlerFunc(healthy)})
+	m.add("/-/ready", "ready", gets(Anyone), plain, methods{get: ready(d.Readiness, d.Replay)})
 	reload := m.own.wrap(reloader(o.Reload))
-	text("/-/reload", "reload", methods{post: reload, put: reload})
+	m.add("/-/reload", "reload", map[string]Permission{http.MethodPost: Administer, http.MethodPut: Administer}, plain, methods{post: reload, put: reload})
+	m.profiles()
+	m.act(SnapshotPath, "snapshot", Administer, snapshotter(o.Snapshot))
+}
+
+// SnapshotPath is where a backup is asked for.
+const SnapshotPath = "/api/v1/admin/snapshot"
+
+// profiles mounts what net/http/pprof shows of the process.
+func (m *mount) profiles() {
+	for path, f := range map[string]http.HandlerFunc{
+		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
+		"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
+	} {
+		m.add(path, "pprof", gets(Administer), plain, methods{get: f})
+	}
 }
 
 // pages mounts the web interface. The page itself is also what some clients ask for as a sign of life.
@@ -57,7 +74,7 @@ func (m *mount) pages() error {
 		return err
 	}
 	show := func(path string, f http.HandlerFunc) {
-		m.mux.Handle(path, m.observe.wrap("ui", m.zip.wrap(methods{get: f})))
+		m.add(path, "ui", gets(Read), m.zip.wrap, methods{get: f})
 	}
 	show("/{$}", pages.Page)
 	show("/ui/{file...}", pages.File)
@@ -95,6 +112,34 @@ func reloader(reload func(context.Context) error) http.Handler {
 			}
 			w.WriteHeader(http.StatusOK)
 		}
+	})
+}
+
+// Snapshot is what a backup is told as: where it lies on the server's disk, and which position of the log it holds.
+type Snapshot struct {
+	Name string `json:"name"` // of the directory below backups in the storage directory
+	Path string `json:"path"`
+	Seq  uint64 `json:"seq"` // the newest event in it
+}
+
+// snapshotter makes backups, one request one backup. Without a way to make one it answers as the admin API of Prometheus does
+// when it is not enabled.
+func snapshotter(make func(context.Context) (Snapshot, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if make == nil {
+			api.WriteError(w, &api.Error{Type: api.TypeUnavailable, Err: errors.New("admin APIs disabled; --web.enable-admin-api enables them")})
+			return
+		}
+		s, err := make(r.Context())
+		if err != nil {
+			api.EncodeError(r.Context(), err, w)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(struct { // a client that has left is told nothing
+			Status string   `json:"status"`
+			Data   Snapshot `json:"data"`
+		}{"success", s})
 	})
 }
 

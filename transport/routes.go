@@ -18,6 +18,8 @@ type mount struct {
 	cors    cors
 	own     sameOrigin
 	gate    endpoint.Middleware
+	access  Access  // nil: everybody may do everything
+	routes  []Route // what was mounted
 }
 
 // experiments mounts the control plane. What only shows the table is there during a replay: it is what was known before.
@@ -25,7 +27,7 @@ func (m *mount) experiments(x *api.Experiments) {
 	if x == nil {
 		return
 	}
-	post := func(path, name string, h http.Handler) { m.act(path, name, gated(m.gate, h.ServeHTTP)) }
+	post := func(path, name string, h http.Handler) { m.act(path, name, Administer, gated(m.gate, h.ServeHTTP)) }
 	m.info("/api/v1/experiments", "experiments", api.NewExperimentList(*x))
 	m.info("/api/v1/experiments/{name}", "experiment", api.NewExperiment(*x))
 	m.info("/api/v1/experiments/{name}/rates", "experiment_rates", api.NewExperimentRates(*x))
@@ -39,12 +41,13 @@ func (m *mount) tasks(x *api.Tasks) {
 	if x == nil {
 		return
 	}
-	m.mux.Handle("/api/v1/tasks", m.wrap("tasks", methods{get: api.NewTaskList(*x), post: m.own.wrap(gated(m.gate, api.NewTaskPost(*x).ServeHTTP)), json: true}))
+	m.add("/api/v1/tasks", "tasks", map[string]Permission{http.MethodGet: Read, http.MethodPost: Administer}, m.inAPI,
+		methods{get: api.NewTaskList(*x), post: m.own.wrap(gated(m.gate, api.NewTaskPost(*x).ServeHTTP)), json: true})
 	m.info("/api/v1/tasks/{id}", "task", api.NewTask(*x))
 	m.info("/api/v1/scheduler/cooldowns", "cooldowns", api.NewCooldowns(*x))
 	pause, resume := api.NewPause(*x)
-	m.act("/api/v1/tasks/pause", "tasks_pause", pause)
-	m.act("/api/v1/tasks/resume", "tasks_resume", resume)
+	m.act("/api/v1/tasks/pause", "tasks_pause", Administer, pause)
+	m.act("/api/v1/tasks/resume", "tasks_resume", Administer, resume)
 }
 
 // methods is a path's table of methods. HEAD is GET without a body, which net/http leaves out by itself.
@@ -104,25 +107,20 @@ func anyMethod(f http.HandlerFunc) http.Handler {
 	})
 }
 
-// wrap puts the outer layers around the handler of one route under /api/v1.
-func (m *mount) wrap(name string, h http.Handler) http.Handler {
-	return m.observe.wrap(name, m.cors.wrap(m.zip.wrap(h)))
-}
-
 // read mounts a route of the query API for GET and form POST, behind the replay gate.
 func (m *mount) read(path, name string, f http.HandlerFunc) {
 	h := gated(m.gate, f)
-	m.mux.Handle(path, m.wrap(name, methods{get: h, post: h, json: true}))
+	m.add(path, name, map[string]Permission{http.MethodGet: Read, http.MethodPost: Read}, m.inAPI, methods{get: h, post: h, json: true})
 }
 
 // info mounts a route that only shows something.
 func (m *mount) info(path, name string, h http.Handler) {
-	m.mux.Handle(path, m.wrap(name, methods{get: h, json: true}))
+	m.add(path, name, gets(Read), m.inAPI, methods{get: h, json: true})
 }
 
 // act mounts a route that changes something: POST alone, and not for pages of other sites (T5).
-func (m *mount) act(path, name string, h http.Handler) {
-	m.mux.Handle(path, m.wrap(name, methods{post: m.own.wrap(h), json: true}))
+func (m *mount) act(path, name string, p Permission, h http.Handler) {
+	m.add(path, name, posts(p), m.inAPI, methods{post: m.own.wrap(h), json: true})
 }
 
 func (m *mount) queries(a *api.API, o *Options) {
@@ -153,6 +151,6 @@ func (m *mount) status(d *Deps, o *Options) {
 	if o.LogStatus != nil {
 		m.info("/api/v1/status/log", "status", api.NewLogStatus(o.LogStatus))
 	}
-	m.act("/api/v1/precompute/watermark", "watermark", api.NewWatermark(d.Barrier, o.Now))
-	m.act("/api/v1/precompute/drain", "drain", api.NewDrain(d.Barrier))
+	m.act("/api/v1/precompute/watermark", "watermark", Write, api.NewWatermark(d.Barrier, o.Now))
+	m.act("/api/v1/precompute/drain", "drain", Administer, api.NewDrain(d.Barrier))
 }

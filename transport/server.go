@@ -5,28 +5,30 @@ import (
 	"time"
 )
 
-// The bounds of a connection (T1). The server has no WriteTimeout of its own: it would count the work too, and a barrier or a
-// query may rightly take minutes. Ours counts from one piece of an answer to the next.
-const (
-	// ReadHeaderTimeout bounds a slow header.
-	ReadHeaderTimeout = 10 * time.Second
-	// ReadTimeout bounds a slow request, body included. net/http lifts it at the end of the body.
-	ReadTimeout = time.Minute
-	// WriteTimeout bounds how long a client may leave one piece of an answer untaken.
-	WriteTimeout = time.Minute
-	// IdleTimeout is how long a silent connection is kept.
-	IdleTimeout = 2 * time.Minute
-	// MaxHeaderBytes bounds the header with the URL in it: queries sent by GET may be long.
-	MaxHeaderBytes = 256 << 10
-)
+// Timeouts are the bounds of a connection (T1). The server has no WriteTimeout of its own: it would count the work too, and a
+// barrier or a query may rightly take minutes. Ours counts from one piece of an answer to the next.
+type Timeouts struct {
+	ReadHeader time.Duration // of a slow header
+	Read       time.Duration // of a slow request, body included; net/http lifts it at the end of the body
+	Write      time.Duration // how long a client may leave one piece of an answer untaken
+	Idle       time.Duration // how long a silent connection is kept
+}
 
-// Server returns a server with this package's bounds. It is not started.
-func Server(h http.Handler) *http.Server {
+// DefaultTimeouts returns the bounds of a server without flags.
+func DefaultTimeouts() Timeouts {
+	return Timeouts{ReadHeader: 10 * time.Second, Read: time.Minute, Write: time.Minute, Idle: 2 * time.Minute}
+}
+
+// MaxHeaderBytes bounds the header with the URL in it: queries sent by GET may be long.
+const MaxHeaderBytes = 256 << 10
+
+// Server returns a server with these bounds. It is not started.
+func Server(h http.Handler, t Timeouts) *http.Server {
 	return &http.Server{
 		Handler:           h,
-		ReadHeaderTimeout: ReadHeaderTimeout,
-		ReadTimeout:       ReadTimeout,
-		IdleTimeout:       IdleTimeout,
+		ReadHeaderTimeout: t.ReadHeader,
+		ReadTimeout:       t.Read,
+		IdleTimeout:       t.Idle,
 		MaxHeaderBytes:    MaxHeaderBytes,
 	}
 }

@@ -249,7 +249,7 @@ func TestT1_ReadDeadline(t *testing.T) {
 		}
 	}), time.Minute)
 	s := httptest.NewUnstartedServer(nil)
-	s.Config = Server(h)
+	s.Config = Server(h, DefaultTimeouts())
 	s.Config.ReadTimeout = 50 * time.Millisecond
 	s.Start()
 	defer s.Close()
@@ -300,7 +300,7 @@ func TestT1_WriteDeadline(t *testing.T) {
 		ended <- nil
 	}), 50*time.Millisecond)
 	s := httptest.NewUnstartedServer(nil)
-	s.Config = Server(h)
+	s.Config = Server(h, DefaultTimeouts())
 	s.Start()
 	defer s.Close()
 	c, err := net.Dial("tcp", s.Listener.Addr().String())

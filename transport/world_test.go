@@ -63,6 +63,7 @@ type world struct {
 	reg     *prometheus.Registry
 	url     string
 	client  *http.Client
+	handler *Handler
 }
 
 // barrier closes panes of the model. It answers as the fold would: a mark moves what is complete only upwards.
@@ -200,8 +201,9 @@ func newWorld(t *testing.T, opts Options) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.handler = h
 	s := httptest.NewUnstartedServer(h)
-	s.Config = Server(h)
+	s.Config = Server(h, DefaultTimeouts())
 	s.Start()
 	w.url = s.URL
 	t.Cleanup(s.Close)

@@ -71,12 +71,14 @@ type load struct {
 	start int64  // ms; the k-th sample of a series is at start + offset + k·every
 	every int64  // ms
 	sets  []remotewrite.Precoded
+	value func(series int, round int64, before float64, random uint64) float64
 	lanes []*lane
 }
 
 // lane is what one sender has sent. Only it writes here.
 type lane struct {
 	sets   []remotewrite.Precoded
+	first  int // number of the lane's first series
 	values []float64
 	next   int   // the series whose turn it is
 	round  int64 // samples that each series has had
@@ -86,11 +88,11 @@ type lane struct {
 	body, sent []byte
 }
 
-// newLoad makes the series of a load. Half of them are counters of integers, half are gauges with two decimals.
+// newLoad makes the series of a load.
 func newLoad(shape loadShape, every time.Duration, now time.Time) *load {
 	l := &load{
 		loadShape: shape, run: strconv.FormatInt(now.UnixNano(), 36), every: every.Milliseconds(),
-		start: now.Add(-loadAge).UnixMilli() / loadGrid * loadGrid,
+		start: now.Add(-loadAge).UnixMilli() / loadGrid * loadGrid, value: halfCounters,
 	}
 	more := make([]string, 0, 2*maxLoadLabels)
 	for i := minLoadLabels; i < shape.labels; i++ {
@@ -101,11 +103,24 @@ func newLoad(shape loadShape, every time.Duration, now time.Time) *load {
 			"__name__", loadMetric, "run", l.run, "group", strconv.Itoa(i % loadGroups), "series", strconv.Itoa(i),
 		}, more...)...)))
 	}
-	for k := range shape.senders {
-		lo, hi := k*shape.series/shape.senders, (k+1)*shape.series/shape.senders
-		l.lanes = append(l.lanes, &lane{sets: l.sets[lo:hi], values: make([]float64, hi-lo), rng: uint64(k)*0x9e3779b97f4a7c15 + 1})
-	}
+	l.share()
 	return l
+}
+
+// share gives each sender its series.
+func (l *load) share() {
+	for k := range l.senders {
+		lo, hi := k*l.series/l.senders, (k+1)*l.series/l.senders
+		l.lanes = append(l.lanes, &lane{sets: l.sets[lo:hi], first: lo, values: make([]float64, hi-lo), rng: uint64(k)*0x9e3779b97f4a7c15 + 1})
+	}
+}
+
+// halfCounters makes every other series a counter of integers, and the others gauges with two decimals.
+func halfCounters(series int, _ int64, before float64, random uint64) float64 {
+	if series%2 == 0 {
+		return before + float64(random&63)
+	}
+	return float64(random%10_000) / 100
 }
 
 // selector selects the series of this load, with more matchers.
@@ -133,11 +148,7 @@ func (a *lane) fill(l *load, limit int64) int {
 		a.rng ^= a.rng << 13
 		a.rng ^= a.rng >> 7
 		a.rng ^= a.rng << 17
-		if v := &a.values[a.next]; a.next%2 == 0 {
-			*v += float64(a.rng & 63)
-		} else {
-			*v = float64(a.rng%10_000) / 100
-		}
+		a.values[a.next] = l.value(a.first+a.next, a.round, a.values[a.next], a.rng)
 		a.body = remotewrite.AppendSeries(a.body, a.sets[a.next], remotewrite.Sample{Time: l.at(a.round), Value: a.values[a.next]})
 		if a.next++; a.next == len(a.sets) {
 			a.next, a.round = 0, a.round+1

@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -39,12 +41,19 @@ func startChild(ctx context.Context, dir, config string) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
+	return runChild(ctx, dir, "http://"+addr, "/-/ready", []string{
+		self, "serve", "--config.file", file, "--storage.path", filepath.Join(dir, ownStorage), "--web.listen-address", addr,
+	})
+}
+
+// runChild runs a program that serves at url and leaves what it prints in dir, and returns when it answers 200 at a path.
+func runChild(ctx context.Context, dir, url, ready string, argv []string) (*child, error) {
 	out, err := os.OpenFile(filepath.Join(dir, ownLog), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	c := &child{url: "http://" + addr, exited: make(chan struct{}), out: out}
-	c.cmd = exec.Command(self, "serve", "--config.file", file, "--storage.path", filepath.Join(dir, ownStorage), "--web.listen-address", addr)
+	c := &child{url: url, exited: make(chan struct{}), out: out}
+	c.cmd = exec.Command(argv[0], argv[1:]...)
 	c.cmd.Stdout, c.cmd.Stderr = out, out
 	if err := c.cmd.Start(); err != nil {
 		return nil, errors.Join(err, out.Close())
@@ -53,10 +62,33 @@ func startChild(ctx context.Context, dir, config string) (*child, error) {
 		defer close(c.exited)
 		_ = c.cmd.Wait() // how it has ended is for whoever ends it
 	}()
-	if err := awaitReady(ctx, c.url, c.exited); err != nil {
+	if err := awaitReady(ctx, c.url, ready, c.exited); err != nil {
 		return nil, errors.Join(err, c.kill())
 	}
 	return c, nil
+}
+
+// processor is the processor time that the process has used so far; 0 where the system does not tell.
+func (c *child) processor() time.Duration {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ") // behind the name, which may hold anything
+	fields := strings.Fields(rest)
+	const user, system, ticksPerSecond = 11, 12, 100
+	if len(fields) <= system {
+		return 0
+	}
+	var ticks time.Duration
+	for _, f := range fields[user : system+1] {
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0
+		}
+		ticks += time.Duration(n)
+	}
+	return ticks * time.Second / ticksPerSecond
 }
 
 // unusedAddress returns a loopback address that was free a moment ago.

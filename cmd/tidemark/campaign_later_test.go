@@ -170,6 +170,24 @@ func (x *modelExperiment) accept(e told, p point1) {
 	x.lastWrite, x.lastLog, x.retired = e.wall, e.logTime, false
 }
 
+// nextDeadline is the log time at which the next bucket closes by the clock, of those that are open now; else the time it is now.
+func (m *naive) nextDeadline(now int64) int64 {
+	next := int64(math.MaxInt64)
+	for _, s := range m.series {
+		for id, mb := range s.members {
+			for _, b := range mb.open {
+				if at := m.deadline(&m.streams[id].spec, b); at > now {
+					next = min(next, at)
+				}
+			}
+		}
+	}
+	if next == math.MaxInt64 {
+		return now
+	}
+	return next
+}
+
 // pending is the number of an experiment's open buckets.
 func (m *naive) pending(name string) (n int) {
 	for _, s := range m.series {

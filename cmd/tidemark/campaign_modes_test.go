@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -289,6 +290,21 @@ func (c *trials) leave(w *world) {
 	})
 }
 
+// faultFocus are the moves that a part of a script is chosen for, by turns of the seeds: all that write what writes and ticks do not. Chance
+// alone would rarely meet them.
+var faultFocus = [...]string{"", "keep", "backfill", "round", "keep", "expire", "sweep", "compact", "keep", "rebuild", "heal", "drain"}
+
+// partWith chooses so many moves of a script, with the last move of a kind among them if it has one: late in a script there is something
+// to do for it.
+func partWith(s script, what string, part int, rng *rand.Rand) (from int) {
+	for i := len(s.moves) - 1; i >= 0; i-- {
+		if s.moves[i].what == what {
+			return max(0, min(i-rng.IntN(part), len(s.moves)-part-1))
+		}
+	}
+	return rng.IntN(len(s.moves) - part)
+}
+
 // faults plays part of the script of a seed again and again, with each operation of the disk failing once, in every way. What was
 // acknowledged must be there after a crash at that moment.
 func (c *trials) faults(seed uint64) {
@@ -305,7 +321,7 @@ func (c *trials) faults(seed uint64) {
 	if c.slice {
 		part = 2
 	}
-	from := rng.IntN(len(s.moves) - part)
+	from := partWith(s, faultFocus[seed%uint64(len(faultFocus))], part, rng)
 	disk := vfs.NewCrashableMem()
 	w := newWorld(errorfs.Wrap(disk, newTap(nil)), &simClock{}, c.plans, s.workers)
 	w.clock.wall.Store(s.wall)
@@ -337,6 +353,9 @@ func (c *trials) faults(seed uint64) {
 			hit, err := c.fault(branch, before, copyDisk(disk), (&simClock{}).at(at), moves, kind, k)
 			if err != nil {
 				c.find("%s: %v", what, err)
+			}
+			if errors.Is(err, errHangs) {
+				return
 			}
 			if c.slice {
 				k += 7
@@ -370,6 +389,11 @@ func (c *trials) branch(ref *reference, before *play, disk *vfs.MemFS, at *simCl
 	return p.ref, err
 }
 
+// faultPatience is what a part of a script may take on a disk that fails, hundreds of times what it does take.
+const faultPatience = time.Minute
+
+var errHangs = errors.New("HANGS: the service neither goes on nor gives up")
+
 // fault plays moves on a disk of which one operation fails, and recovers. hit is whether the fault was met.
 func (c *trials) fault(ref *reference, before *play, disk *vfs.MemFS, clock *simClock, moves []move, kind faultKind, k int) (hit bool, err error) {
 	f, fs := newFailing(disk, kind, k)
@@ -379,9 +403,21 @@ func (c *trials) fault(ref *reference, before *play, disk *vfs.MemFS, clock *sim
 	p.tolds = append(p.tolds, before.tolds...)
 	acked := len(p.tolds)
 	p.acked = func(head int) { acked = head }
-	played := p.start()
-	if played == nil {
-		played = p.run(moves)
+	ended := make(chan error, 1)
+	go func() {
+		err := p.start()
+		if err == nil {
+			err = p.run(moves)
+		}
+		ended <- err
+	}()
+	var played error
+	select {
+	case played = <-ended:
+	case <-time.After(faultPatience):
+		// Neither done nor refused. It is left as it is: what it does to the disk from here on is of no interest.
+		point, hit := f.met()
+		return hit, fmt.Errorf("%s: %w within %s", point, errHangs, faultPatience)
 	}
 	point, hit := f.met()
 	f.clear()

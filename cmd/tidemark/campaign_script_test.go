@@ -73,6 +73,10 @@ func newLateScript(seed uint64, length int) script {
 		case 0:
 			s.moves = append(s.moves, g.barrier())
 		case 1:
+			if g.rng.IntN(2) == 0 {
+				s.moves = append(s.moves, g.due()...)
+				continue
+			}
 			s.moves = append(s.moves, g.pass(g.rng.Int64N(40_000)), move{what: "tick"})
 		case 2:
 			if g.rng.IntN(8) == 0 {
@@ -132,8 +136,10 @@ func (g *scripted) next() []move {
 		return g.writes()
 	case k < 57:
 		return []move{g.barrier()}
-	case k < 64:
+	case k < 60:
 		return []move{g.pass(g.rng.Int64N(30_000)), {what: "tick"}}
+	case k < 64:
+		return g.due()
 	case k < 66:
 		return []move{g.pass(60_000 + g.rng.Int64N(120_000)), {what: "tick"}}
 	case k < 67:
@@ -188,6 +194,16 @@ func (g *scripted) next() []move {
 func (g *scripted) restart() move {
 	g.sealed = false
 	return move{what: "restart", workers: 1 + g.rng.IntN(6)}
+}
+
+// due is a tick right at the moment at which a bucket must close, or just before it, and then at it.
+func (g *scripted) due() []move {
+	g.now += 15_000 // or so; when it is, the play finds out
+	at := []move{{what: "due"}, {what: "tick"}}
+	if g.rng.IntN(2) == 0 {
+		return append([]move{{what: "due", ms: -1}, {what: "tick"}}, at...)
+	}
+	return at
 }
 
 func (g *scripted) pass(ms int64) move {
@@ -475,6 +491,11 @@ func (p *play) tellNew() error {
 // run plays moves to their end; the error names the move.
 func (p *play) run(moves []move) error {
 	for i, v := range moves {
+		if v.what == "due" && p.m != nil {
+			// For who plays the script again, without a model, it is settled now.
+			v = move{what: "pass", ms: max(0, p.m.nextDeadline(p.logTime())+v.ms-p.logTime())}
+			moves[i] = v
+		}
 		if err := p.do(v); err != nil {
 			return fmt.Errorf("move %d (%s): %w", i, v, err)
 		}

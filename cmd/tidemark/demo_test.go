@@ -203,7 +203,7 @@ func TestDemoKeep(t *testing.T) {
 		} else {
 			client := newService(m[1], 1)
 			defer client.close()
-			if ready, err := client.ready(ctx); !ready || err != nil {
+			if ready, err := client.ready(ctx, "/-/ready"); !ready || err != nil {
 				t.Errorf("ready: %v, %v", ready, err)
 			}
 		}

@@ -60,7 +60,9 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 	commands := []command{
 		newServe(app), newWatermark(app), newDrain(app), newCheckConfig(app), newCheckRules(app),
-		newLogStat(app), newLogVerify(app), newLogDump(app), newLogTruncate(app), newRebuild(app), newDigest(app), newDemo(app), newAssets(app),
+		newLogStat(app), newLogVerify(app), newLogDump(app), newLogTruncate(app), newRebuild(app), newDigest(app), newBackup(app), newRestore(app),
+		newDemo(app), newAssets(app),
+		newExplain(app), newSuggest(app),
 	}
 	commands = append(commands, newBench(app)...)
 	name, err := app.Parse(args)

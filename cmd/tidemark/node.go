@@ -77,6 +77,7 @@ type node struct {
 
 	begun     chan struct{} // closed once the start of this process stands in the log
 	reloading sync.Mutex    // one reload at a time
+	backing   sync.Mutex    // one backup at a time
 	current   atomic.Pointer[loaded]
 	planning  sync.Mutex    // held while the log is truncated, and while what a plan event says of the log's floor comes into the log
 	planned   atomic.Uint64 // the last plan event of this process

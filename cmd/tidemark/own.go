@@ -64,14 +64,14 @@ func startServer(ctx context.Context, dir, config string, args ...string) (*ownS
 	case <-s.done:
 		return nil, fmt.Errorf("start the server: %w", s.stop())
 	}
-	if err := awaitReady(ctx, s.url, s.done); err != nil {
+	if err := awaitReady(ctx, s.url, "/-/ready", s.done); err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
 	return s, nil
 }
 
-// awaitReady waits until a service is ready. gone is closed when it has ended.
-func awaitReady(ctx context.Context, url string, gone <-chan struct{}) error {
+// awaitReady waits until a service answers 200 at a path. gone is closed when it has ended.
+func awaitReady(ctx context.Context, url, path string, gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	client := newService(url, 1)
@@ -79,7 +79,7 @@ func awaitReady(ctx context.Context, url string, gone <-chan struct{}) error {
 	every := time.NewTicker(readyPoll)
 	defer every.Stop()
 	for {
-		ready, err := client.ready(ctx)
+		ready, err := client.ready(ctx, path)
 		if ready {
 			return nil
 		}

@@ -66,8 +66,8 @@ func TestPlanted(t *testing.T) {
 			began := time.Now()
 			found, seeds := findPlanted(t, strings.Fields(b.modes), began)
 			took := time.Since(began)
-			if found == "" {
-				t.Fatalf("not found in %s, with %d seeds", took.Round(time.Second), seeds)
+			if found == "" || took > plantedTime {
+				t.Fatalf("not found in %s, with %d seeds; %.300s", took.Round(time.Second), seeds, found)
 			}
 			t.Logf("found after %s, with seed %d: %.300s", took.Round(time.Millisecond), seeds, found)
 			if which == "three" {

@@ -65,12 +65,22 @@ func (r *rebuild) foldCopy(ctx context.Context, o *offline, exact plan.Exact, th
 		fmt.Fprintf(stderr, "going on after sequence %d\n", at.From)
 	}
 	line := newProgressLine(stderr, r.now, projections.NewMeter(at.From, through, r.now))
-	err = projections.Replay(ctx, o.events, p, at.From, through, projections.ReplayOptions{Observe: line.observe})
+	err = replayCopy(ctx, o, p, at.From, through, projections.ReplayOptions{Observe: line.observe})
 	line.end()
-	if err = errors.Join(err, p.Checkpoint(ctx)); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
+}
+
+// replayCopy folds events into a copy, which is maintained meanwhile, and ends with its checkpoint.
+func replayCopy(ctx context.Context, o *offline, p *sample.Projection, from, through log.Seq, opts projections.ReplayOptions) error {
+	run, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(run) }()
+	err := projections.Replay(ctx, o.events, p, from, through, opts)
+	stop()
+	return errors.Join(err, <-ended)
 }
 
 // compareCopies says whether the standing copy, brought up to the same event, holds what was folded. It is left up to there.
@@ -91,8 +101,7 @@ func (r *rebuild) compareCopies(ctx context.Context, o *offline, exact plan.Exac
 	if at.Newest > through {
 		return fmt.Errorf("the exact copy reflects sequence %d already, which is beyond %d", at.Newest, through)
 	}
-	err = projections.Replay(ctx, o.events, stands, at.From, through, projections.ReplayOptions{})
-	if err = errors.Join(err, stands.Checkpoint(ctx)); err != nil {
+	if err := replayCopy(ctx, o, stands, at.From, through, projections.ReplayOptions{}); err != nil {
 		return err
 	}
 	after := max(stands.Oldest(), fresh.Oldest())

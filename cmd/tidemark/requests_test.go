@@ -16,7 +16,7 @@ func TestRequestsStop(t *testing.T) {
 		close(began)
 		<-req.Context().Done()
 		ended = true
-	})))
+	}), transport.DefaultTimeouts()))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -48,6 +48,9 @@ type serveFlags struct {
 	routePrefix   string
 	corsOrigin    string
 	lifecycle     bool
+	adminAPI      bool
+	webConfig     string
+	timeouts      transport.Timeouts
 
 	routePrefixGiven bool
 
@@ -141,6 +144,13 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c.Flag("web.route-prefix", "Prefix of all paths. The path of --web.external-url by default.").IsSetByUser(&f.routePrefixGiven).Default("").StringVar(&f.routePrefix)
 	c.Flag("web.cors.origin", "Regular expression, anchored, of the origins whose scripts may read. None by default.").Default("").StringVar(&f.corsOrigin)
 
+	c.Flag("web.config.file", "File with TLS, client certificates, users and HTTP/2, as Prometheus takes it. What users may do stands under access in the configuration.").Default("").StringVar(&f.webConfig)
+	t := transport.DefaultTimeouts()
+	c.Flag("web.read-header-timeout", "How long the header of a request may take to arrive.").Default(t.ReadHeader.String()).DurationVar(&f.timeouts.ReadHeader)
+	c.Flag("web.read-timeout", "How long a request may take to arrive, body included.").Default(t.Read.String()).DurationVar(&f.timeouts.Read)
+	c.Flag("web.write-timeout", "How long a client may leave a piece of an answer untaken.").Default(t.Write.String()).DurationVar(&f.timeouts.Write)
+	c.Flag("web.idle-timeout", "How long a silent connection is kept.").Default(t.Idle.String()).DurationVar(&f.timeouts.Idle)
+	c.Flag("web.enable-admin-api", "Let POST "+transport.SnapshotPath+" make backups.").Default("false").BoolVar(&f.adminAPI)
 	c.Flag("web.enable-lifecycle", "Let POST or PUT /-/reload read the configuration again, as SIGHUP does.").Default("false").BoolVar(&f.lifecycle)
 
 	c.Flag("log.min-free-bytes", "Writes get 503 while the disk of the log has less space than this.").Default("256MiB").BytesVar(&f.minFree)
@@ -235,6 +245,9 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 			return &exitError{exitUsage, err}
 		}
 	}
+	if err := f.checkWeb(cfg); err != nil {
+		return &exitError{exitUsage, err}
+	}
 	// From here on a hangup is a wish to reload and not the end, however long the log takes to open.
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -260,7 +273,7 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 	}
 	opened(n)
 	reload := func(ctx context.Context) error { return reloadOnHangup(ctx, hangup, n, logger) }
-	err = f.runGroup(ctx, n, transport.Server(handler), listener, reload, logger)
+	err = f.runGroup(ctx, n, transport.Server(handler, f.timeouts), listener, reload, logger)
 	if cerr := n.close(); err == nil {
 		err = cerr
 	}
@@ -290,7 +303,7 @@ func (f *serveFlags) runGroup(
 	g.Add(func() error { <-stop.Done(); return nil }, func(error) { cancel() })
 	g.Add(func() error {
 		logger.Info("Listening", "address", listener.Addr().String())
-		return server.Serve(listener)
+		return f.serveWeb(server, listener, logger)
 	}, func(error) {
 		logger.Info("Stopping")
 		if !served.stop(shutdownTimeout) {
@@ -382,7 +395,7 @@ func reloadOnHangup(ctx context.Context, hangup <-chan os.Signal, n *node, logge
 }
 
 // handler mounts the HTTP interface.
-func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (http.Handler, error) {
+func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (*transport.Handler, error) {
 	rw := remotewrite.DefaultOptions()
 	write, err := remotewrite.New(n.gate, n.events.Dictionary(), n.gate, n.registry, remotewrite.Options{
 		MaxBodyBytes: int64(f.maxBody), MaxDecodedBytes: int64(f.maxDecoded), MaxInflightBytes: int64(f.maxInflight),
@@ -395,6 +408,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		return nil, &exitError{exitUsage, err}
 	}
 	opts := transport.Options{
+		Access: f.access(n), WriteTimeout: f.timeouts.Write,
 		Materializations: n, Rules: n, Experiments: n.experiments(), Tasks: n.tasks(), LogStatus: n,
 		RoutePrefix: f.routePrefix, ExternalURL: f.externalURL, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
@@ -402,8 +416,11 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	if f.lifecycle {
 		opts.Reload = n.reload
 	}
+	if f.adminAPI {
+		opts.Snapshot = n.snapshot
+	}
 	if !cfg.Exact.Upstream.IsZero() {
-		up, err := upstream.New(cfg.Exact.Upstream.Reveal().String(), upstream.Options{Timeout: f.timeout, Registerer: n.registry})
+		up, err := newUpstream(cfg, upstream.Options{Timeout: f.timeout, Registerer: n.registry})
 		if err != nil {
 			return nil, &exitError{exitUsage, err}
 		}

@@ -49,9 +49,9 @@ func (s *service) writer() *remotewrite.Client {
 	return &remotewrite.Client{URL: s.url + remotewrite.Path, HTTP: s.http}
 }
 
-// ready asks whether a service is ready.
-func (s *service) ready(ctx context.Context) (bool, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/-/ready", nil)
+// ready asks whether a service answers 200 at a path.
+func (s *service) ready(ctx context.Context, path string) (bool, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
 	if err != nil {
 		return false, err
 	}

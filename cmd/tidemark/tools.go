@@ -28,9 +28,10 @@ const (
 )
 
 func newWatermark(app *kingpin.Application) command {
-	var target, at, experiment string
+	var to remote
+	var at, experiment string
 	c := app.Command("watermark", "Tell a running service that everything up to a time has been written, and wait until it is published.")
-	c.Flag("url", "Where the service listens.").Default(defaultURL).StringVar(&target)
+	to.declare(c)
 	c.Flag("time-ms", "Event time in milliseconds since the epoch, or now.").Required().StringVar(&at)
 	c.Flag("experiment", "Only for the series of this experiment.").Default("").StringVar(&experiment)
 	return command{c, func(ctx context.Context, stdout, _ io.Writer) error {
@@ -44,30 +45,37 @@ func newWatermark(app *kingpin.Application) command {
 		if experiment != "" {
 			form.Set("experiment", experiment)
 		}
-		return post(ctx, target, "/api/v1/precompute/watermark", form, stdout)
+		return to.post(ctx, "/api/v1/precompute/watermark", form, stdout)
 	}}
 }
 
 func newDrain(app *kingpin.Application) command {
-	var target string
+	var to remote
 	c := app.Command("drain", "Close every open bucket of a running service and seal its input until it is started again.")
-	c.Flag("url", "Where the service listens.").Default(defaultURL).StringVar(&target)
+	to.declare(c)
 	return command{c, func(ctx context.Context, stdout, _ io.Writer) error {
-		return post(ctx, target, "/api/v1/precompute/drain", nil, stdout)
+		return to.post(ctx, "/api/v1/precompute/drain", nil, stdout)
 	}}
 }
 
 // post calls a route, prints what it says, and fails unless it succeeded.
-func post(ctx context.Context, base, path string, form url.Values, stdout io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, barrierTimeout)
-	defer cancel()
-	u := strings.TrimRight(base, "/") + path
+func (r *remote) post(ctx context.Context, path string, form url.Values, stdout io.Writer) error {
+	client, err := r.client()
+	if err != nil {
+		return err
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, barrierTimeout)
+		defer cancel()
+	}
+	u := strings.TrimRight(r.url, "/") + path
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u, strings.NewReader(form.Encode()))
 	if err != nil {
 		return &exitError{exitUsage, err}
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	res, err := http.DefaultClient.Do(req)
+	res, err := client.Do(req)
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ const (
 
 	stepRefused = 1 << 0
 	stepNotes   = 1 << 1
+	stepDoubts  = 1 << 2
 
 	// maxStepSeries bounds the output series of one record that are ever given a number.
 	maxStepSeries = 10_000_000
@@ -45,6 +46,7 @@ type Step struct {
 	AsOf    uint64 // sequence of the event
 	Refused bool   // panes could not answer; there are no values
 	Notes   bool   // the engine had something to say beside the values, which is not kept
+	Doubts  uint64 // bit i: the i-th of the expression's doubtful counters had a value (see query.doubts)
 	Values  []StepValue
 }
 
@@ -57,8 +59,8 @@ type StepValue struct {
 // Windows keeps recorded steps in a store. Its writes are not durable before the store's next flush; batches become durable
 // in their order, so that no step outlives the numbers of its series. It is safe for concurrent use.
 //
-// A step's bytes, version 1: version:1 = 1, as of:uvarint, flags:1 (bit 0: refused, bit 1: notes), series:uvarint, then per
-// series number:uvarint, value:8 (IEEE 754, little-endian).
+// A step's bytes, version 1: version:1 = 1, as of:uvarint, flags:1 (bit 0: refused, bit 1: notes, bit 2: doubts follow), doubts:uvarint
+// with bit 2, series:uvarint, then per series number:uvarint, value:8 (IEEE 754, little-endian).
 type Windows struct {
 	store *Store
 
@@ -243,8 +245,14 @@ func (ws *windowSeries) encode(record uint64, s *Step) ([]byte, error) {
 	if s.Notes {
 		flags |= stepNotes
 	}
+	if s.Doubts != 0 {
+		flags |= stepDoubts
+	}
 	b := binary.AppendUvarint([]byte{stepVersion}, s.AsOf)
 	b = append(b, flags)
+	if s.Doubts != 0 {
+		b = binary.AppendUvarint(b, s.Doubts)
+	}
 	b = binary.AppendUvarint(b, uint64(len(s.Values)))
 	for _, v := range s.Values {
 		n, err := ws.number(record, v.Labels)
@@ -270,11 +278,17 @@ func decodeStep(b []byte, sets []labels.Labels, headOnly bool) (Step, error) {
 		return fail("cut short")
 	}
 	flags := b[n]
-	if flags&^(stepRefused|stepNotes) != 0 {
+	if flags&^(stepRefused|stepNotes|stepDoubts) != 0 {
 		return fail("unknown flags")
 	}
 	s.AsOf, s.Refused, s.Notes = asOf, flags&stepRefused != 0, flags&stepNotes != 0
 	b = b[n+1:]
+	if flags&stepDoubts != 0 {
+		if s.Doubts, n = binary.Uvarint(b); n <= 0 || s.Doubts == 0 {
+			return fail("doubts")
+		}
+		b = b[n:]
+	}
 	count, n := binary.Uvarint(b)
 	if n <= 0 || count > uint64(len(b))/9 {
 		return fail("count beyond the bytes that are left")

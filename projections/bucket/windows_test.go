@@ -187,6 +187,12 @@ func TestWindows_StepBytes(t *testing.T) {
 	if got, want := hex.EncodeToString(b), "01ac02020200000000000000f03f0100000000000000c0"; got != want {
 		t.Errorf("step: %s, want %s", got, want)
 	}
+	if b, err = ws.encode(7, &Step{Time: 1, AsOf: 300, Doubts: 1 << 7, Values: []StepValue{value(1, 1)}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := hex.EncodeToString(b), "01ac02048001"+"0100000000000000f03f"; got != want {
+		t.Errorf("step with doubts: %s, want %s", got, want)
+	}
 	if got, want := hex.EncodeToString(ws.unstored[1].value), "01690132"; got != want {
 		t.Errorf("label set: %s, want %s", got, want)
 	}
@@ -196,6 +202,7 @@ func TestWindows_StepBytes(t *testing.T) {
 func FuzzStep(f *testing.F) {
 	f.Add([]byte{}, []byte{})
 	f.Add([]byte("\x01\xac\x02\x02\x02\x00\x00\x00\x00\x00\x00\x00\xf0\x3f\x01\x00\x00\x00\x00\x00\x00\x00\xc0"), []byte("\x01i\x012"))
+	f.Add([]byte("\x01\x05\x04\x01\x00"), []byte{})
 	f.Add([]byte("\x01\x05\x01\x00"), []byte("\x01a\x01b\x01b\x01c"))
 	f.Add([]byte("\x01\x05\x00\xff\xff\xff\xff\x0f"), []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
 	f.Fuzz(func(t *testing.T, step, set []byte) {

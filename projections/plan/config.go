@@ -60,6 +60,7 @@ type Config struct {
 	Log                LogLimits `yaml:"log"`
 	Stats              Stats     `yaml:"stats"`
 	EvaluationInterval Duration  `yaml:"evaluation_interval"` // of rule groups without one, and of subqueries without a step
+	Access             Access    `yaml:"access,omitempty"`    // who may do what; without it whoever may connect may do everything
 
 	Lookback  Duration `yaml:"-"` // of instant selectors; the flag --query.lookback-delta
 	MaxFuture Duration `yaml:"-"` // how far ahead of the clock a sample may be, 0 = unbounded; the flag --write.max-future
@@ -89,7 +90,23 @@ type Exact struct {
 	Retention Duration `yaml:"retention"` // of the copy, counted back from its newest sample
 	MaxSize   Bytes    `yaml:"max_size"`  // of the copy on disk
 	Upstream  URL      `yaml:"upstream"`  // a Prometheus with the same samples; zero for none
+	// HTTPConfigFile has what the upstream asks of a client: credentials from files, TLS. It is a file such as promtool takes.
+	HTTPConfigFile string `yaml:"http_config_file,omitempty"`
 }
+
+// Access gives users their permissions: the names of basic authentication, or the common names of client certificates, with any
+// of read, write and admin. admin includes the others. It is no part of a plan: nothing is folded by it.
+type Access map[string][]string
+
+// The permissions that Access gives.
+const (
+	AccessRead  = "read"
+	AccessWrite = "write"
+	AccessAdmin = "admin"
+)
+
+// maxUsers bounds the users of Access.
+const maxUsers = 10_000
 
 // Query holds the settings of the query planner.
 type Query struct {

@@ -3,6 +3,8 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -51,6 +53,26 @@ func (c *Config) Validate() error {
 	return errors.Join(p.errs...)
 }
 
+func (c *Config) validateAccess(p *problems) {
+	if n := len(c.Access); n > maxUsers {
+		p.add([]any{"access"}, "%d users, at most %d", n, maxUsers)
+	}
+	for _, user := range slices.Sorted(maps.Keys(c.Access)) {
+		at := []any{"access", user}
+		if user == "" || len(user) > MaxNameBytes {
+			p.add(at, "the name of a user has 1 to %d bytes", MaxNameBytes)
+		}
+		if len(c.Access[user]) == 0 {
+			p.add(at, "empty; give any of %s, %s and %s", AccessRead, AccessWrite, AccessAdmin)
+		}
+		for i, given := range c.Access[user] {
+			if given != AccessRead && given != AccessWrite && given != AccessAdmin {
+				p.add(append(at, i), "%q is none of %s, %s and %s", given, AccessRead, AccessWrite, AccessAdmin)
+			}
+		}
+	}
+}
+
 func (c *Config) validateTop(p *problems) {
 	label := []any{"experiment_label"}
 	switch {
@@ -65,6 +87,10 @@ func (c *Config) validateTop(p *problems) {
 	}
 	if n := len(c.RuleFiles); n > MaxRuleFiles {
 		p.add([]any{"rule_files"}, "%d patterns, at most %d", n, MaxRuleFiles)
+	}
+	c.validateAccess(p)
+	if c.Exact.HTTPConfigFile != "" && c.Exact.Upstream.IsZero() {
+		p.add([]any{"exact", "http_config_file"}, "there is no upstream that it could be for")
 	}
 	if u := c.Query.Unpublished; u != UnpublishedLive && u != UnpublishedForward {
 		p.add([]any{"query", "unpublished"}, "%q is neither %s nor %s", u, UnpublishedLive, UnpublishedForward)

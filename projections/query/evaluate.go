@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
@@ -103,16 +102,9 @@ func (l *leaf) annotate(metric labels.Labels, notes *annotations.Annotations) {
 	if !l.fn.ExpectsCounter() {
 		return
 	}
-	name := metric.Get(model.MetricNameLabel)
-	if name == "" {
-		return
+	if name := metric.Get(model.MetricNameLabel); name != "" && !namesCounter(name) {
+		notes.Add(annotations.NewPossibleNonCounterInfo(name, l.selPos))
 	}
-	for _, suffix := range []string{"_total", "_sum", "_count", "_bucket"} {
-		if strings.HasSuffix(name, suffix) {
-			return
-		}
-	}
-	notes.Add(annotations.NewPossibleNonCounterInfo(name, l.selPos))
 }
 
 // points evaluates l over one series at each of its steps at which the series has a value.

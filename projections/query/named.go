@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -81,8 +82,9 @@ type inner struct {
 	strict   bool           // it stands for a part of the expression as it was sent, see errUnfit
 	named    bool           // it is read by name
 
-	runs  []*run // steps that are evaluated
-	notes bool   // the engine had something to say about them
+	runs   []*run           // steps that are evaluated
+	notes  bool             // the engine had something to say about them that is not in doubts
+	doubts map[int64]uint64 // by evaluated step, as in bucket.Step
 
 	matrix promql.Matrix // the values at all steps, with the labels of the expression
 	out    []Series      // the same, in label order, under the labels of the record; stale markers where a series ends
@@ -94,6 +96,9 @@ type run struct {
 	query  promql.Query
 	values results
 	leaves []*leaf
+
+	doubts      []doubt
+	doubtsKnown bool // nothing else is said of counters than what they are about
 }
 
 // demand is what one request reads: the leaves of its own expression, and behind the names that these read those of other
@@ -190,7 +195,7 @@ func (d *demand) behind(ctx context.Context, m *material, s steps) (*inner, erro
 // prepare takes what it can from the record, makes the engine's queries for the other steps, and finds what answers their
 // leaves. Plans hold no circles, so it ends.
 func (d *demand) prepare(ctx context.Context, in *inner) error {
-	in.recorded, in.tracked, in.runs, in.notes, in.matrix, in.out = nil, nil, nil, false, nil, nil
+	in.recorded, in.tracked, in.runs, in.notes, in.doubts, in.matrix, in.out = nil, nil, nil, false, nil, nil, nil
 	if err := d.look(ctx, in); err != nil {
 		return err
 	}
@@ -213,6 +218,7 @@ func (d *demand) run(ctx context.Context, m *material, s steps) (*run, error) {
 	}
 	out.query = q
 	expr := &q.Statement().(*parser.EvalStmt).Expr
+	out.doubts, out.doubtsKnown = doubts(*expr)
 	lookback := m.plan.LookbackMillis // its panes were made for that
 	if lookback <= 0 {
 		lookback = millis(d.engine.opts.LookbackDelta)
@@ -327,7 +333,13 @@ func (v *evaluation) exec(in *inner, r *run, points func(labels.Labels) *[]promq
 	if err != nil {
 		return fmt.Errorf("%s: %w", in.material.ReadAs(), err)
 	}
-	in.notes = in.notes || len(res.Warnings) > 0
+	at, ok := r.doubted(res.Warnings)
+	in.notes = in.notes || !ok
+	if in.doubts == nil {
+		in.doubts = at
+	} else {
+		maps.Copy(in.doubts, at) // runs have no step in common
+	}
 	for i := range matrix {
 		p := points(matrix[i].Metric)
 		*p = append(*p, matrix[i].Floats...)

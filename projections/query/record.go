@@ -237,6 +237,7 @@ func (e *Engine) evaluateSteps(ctx context.Context, name string, start, end int6
 	out := make([]bucket.Step, s.count())
 	for k := range out {
 		out[k] = bucket.Step{Time: s.at(int64(k)), AsOf: uint64(res.Seq), Notes: in.notes}
+		out[k].Doubts = in.doubts[out[k].Time]
 	}
 	for _, series := range in.matrix {
 		for _, p := range series.Floats {

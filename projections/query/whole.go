@@ -24,6 +24,7 @@ var errUnfit = errors.New("not to be read from the record")
 type whole struct {
 	material *material
 	filter   []*labels.Matcher
+	doubts   []doubt // with their places in the text as it was sent
 	in       *inner
 }
 
@@ -187,6 +188,7 @@ func onSteps(m *material, s steps) bool {
 }
 
 func (r *rewriter) whole(e parser.Expr, w *whole, s steps) *leaf {
+	w.doubts, _ = doubts(e) // where that is not known, nothing is recorded but that there is something to say
 	l := &leaf{text: e.String(), steps: s, whole: w, mark: labels.MustNewMatcher(labels.MatchNotEqual, leafLabel, "")}
 	r.parts = append(r.parts, part{leaf: l})
 	return l
@@ -232,5 +234,16 @@ func (w *whole) result() result {
 			out.series = append(out.series, promql.Series{Metric: s.Metric, Floats: s.Floats})
 		}
 	}
+	if len(w.doubts) == 0 || len(out.series) == 0 && len(w.filter) > 0 {
+		return out // a group that is left has a value wherever one of its series has
+	}
+	mask := uint64(0)
+	for _, s := range w.in.recorded {
+		mask |= s.Doubts
+	}
+	for _, m := range w.in.doubts {
+		mask |= m
+	}
+	say(w.doubts, mask, &out.notes)
 	return out
 }

@@ -42,14 +42,6 @@ func (p *Projection) checkpoint(ctx context.Context) error {
 	return p.save(seq)
 }
 
-// compactLate puts what came out of order into blocks. Nothing is appended meanwhile: TSDB cannot have a chunk written by one and the
-// files of chunks removed by another, if there are none yet.
-func (p *Projection) compactLate(ctx context.Context) error {
-	p.appending.Lock()
-	defer p.appending.Unlock()
-	return p.db.CompactOOOHead(ctx)
-}
-
 // save makes the files durable, and notes that they reflect seq.
 func (p *Projection) save(seq log.Seq) error {
 	if err := p.syncSegments(); err != nil {
@@ -61,6 +53,8 @@ func (p *Projection) save(seq log.Seq) error {
 			return err
 		}
 	}
+	p.noting.Lock()
+	defer p.noting.Unlock()
 	if seq <= log.Seq(p.durable.Load()) {
 		return nil
 	}
@@ -71,6 +65,7 @@ func (p *Projection) save(seq log.Seq) error {
 	return nil
 }
 
+// writeCheckpoint replaces CHECKPOINT. The caller holds p.noting, or nothing runs yet.
 func (p *Projection) writeCheckpoint(seq log.Seq) error {
 	c := checkpoint{identity: p.events.Identity(), seq: seq, expired: p.expired.Load(), refused: p.refused.Load()}
 	return replaceFile(p.dir, checkpointFile, c.encode())

@@ -15,6 +15,8 @@
 //	E3  Restart. A restart goes on behind an event up to which everything is in the TSDB, whatever ended the process; applying
 //	    what comes after it again changes nothing.
 //	E4  Rebuilt. The directory may be deleted while no service runs: the copy is then folded again from the log.
+//	E5  One at a time. Of all that moves chunks out of the head and removes its chunk files, one thing runs at a time; and until the
+//	    first chunk file since the start has been begun, no event is appended beside it.
 //
 // E1 rests on this: TSDB takes a sample as in order only if it is newer than all that its series has, in the head as well as in
 // blocks, since nothing is evicted from the head before its time. Every other sample is looked up before it is appended.
@@ -23,8 +25,14 @@
 //
 //	New ──► Check ──► Restore ──► Apply … beside Run ──► Run ends with a checkpoint ──► Close
 //
-// Check, which may be left out, reads the notes alone. Restore opens the TSDB, which reads all of its write-ahead log and then compacts
-// and expires its blocks on its own until Close. Whoever reads may do so from the beginning: Wait blocks until the copy is open.
+// Check, which may be left out, reads the notes alone. Restore opens the TSDB, which reads all of its write-ahead log. TSDB compacts and
+// expires nothing on its own: Run has it do so, and so does a Checkpoint with what came out of order. Whoever reads may do so from the
+// beginning: Wait blocks until the copy is open.
+//
+// E5 rests on this: when TSDB has removed all chunk files there are, it begins to number them anew. An event whose late sample begins a file
+// in that very moment writes to file 1 what TSDB takes to be in file 0, and the next compaction finds something else there than it must,
+// which TSDB answers with a panic. The file that is written to is never removed. So once one has been begun, not all of them can be removed,
+// and events need no longer wait.
 //
 // # Files
 //

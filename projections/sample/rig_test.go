@@ -110,11 +110,12 @@ func (r *rig) stop() {
 func (r *rig) crash() {
 	r.t.Helper()
 	r.stall()
-	r.copy.db.DisableCompactions() // an image takes longer than an instant
+	r.copy.maintaining.Lock() // an image takes longer than an instant
 	image := filepath.Join(r.t.TempDir(), "image")
 	if err := os.CopyFS(image, os.DirFS(r.dir)); err != nil {
 		r.t.Fatal(err)
 	}
+	r.copy.maintaining.Unlock()
 	r.stop()
 	r.dir = image
 	r.start()

@@ -44,9 +44,19 @@ type Projection struct {
 
 	appending sync.Mutex // held while an event is appended
 
+	// Of maintenance (E5).
+	maintaining    sync.Mutex // held by whatever moves chunks of the head; taken before appending, after checkpointing
+	chunkFileBegun bool       // since TSDB was opened
+	chunksBefore   map[string]bool
+	stopCompaction context.CancelFunc
+	blockMillis    int64
+	due            chan struct{}
+	keeping        sync.WaitGroup
+
 	families families
 
-	checkpointing sync.Mutex // one writes CHECKPOINT at a time
+	checkpointing sync.Mutex // one checkpoint at a time
+	noting        sync.Mutex // held while CHECKPOINT is written; taken last
 	durable       atomic.Uint64
 	expired       atomic.Int64 // ms; see checkpoint
 	refused       atomic.Int64
@@ -67,7 +77,7 @@ type counts struct {
 // waits.
 func New(dir string, events Log, labels Labels, opts Options) *Projection {
 	opts = opts.withDefaults()
-	p := &Projection{dir: dir, events: events, labels: labels, opts: opts, logger: opts.Logger}
+	p := &Projection{dir: dir, events: events, labels: labels, opts: opts, logger: opts.Logger, due: make(chan struct{}, 1)}
 	p.expired.Store(math.MinInt64)
 	p.refused.Store(math.MinInt64)
 	return p
@@ -232,6 +242,8 @@ func (p *Projection) openTSDB() error {
 	o.MaxBlockDuration = max(o.MinBlockDuration, min(31*24*time.Hour.Milliseconds(), o.RetentionDuration/10))
 	o.EnableExemplarStorage, o.MaxExemplars = true, maxExemplars
 	o.NoLockfile = true // the log's lock stands for the whole storage
+	p.blockMillis = o.MinBlockDuration
+	p.stillTSDB(o)
 	p.head = &headBound{limit: p.opts.MaxSeries}
 	o.SeriesLifecycleCallback = p.head
 	// TSDB asks for what to delete while it opens, too.
@@ -255,10 +267,15 @@ func (p *Projection) openTSDB() error {
 		}
 		return fmt.Errorf("%w: %w", errDamaged, err)
 	}
+	opened.DisableCompactions() // of its own accord; see E5
 	p.head.count.Store(opened.Head().NumSeries())
 	corruptions, err := counter(metrics, "prometheus_tsdb_wal_corruptions_total", "prometheus_tsdb_mmap_chunk_corruptions_total")
 	if err == nil && corruptions > 0 {
 		err = fmt.Errorf("%w: %v of its files were cut short", errDamaged, corruptions)
+	}
+	if err == nil {
+		p.chunkFileBegun = false
+		p.chunksBefore, err = p.chunkFiles()
 	}
 	if err != nil {
 		return errors.Join(err, opened.Close())
@@ -306,8 +323,8 @@ func (p *Projection) expire(db *tsdb.DB, blocks []*tsdb.Block) map[ulid.ULID]str
 	if end == p.expired.Load() {
 		return gone
 	}
-	p.checkpointing.Lock()
-	defer p.checkpointing.Unlock()
+	p.noting.Lock() // and not checkpointing, which a checkpoint holds while it has TSDB compact
+	defer p.noting.Unlock()
 	before := p.expired.Swap(end)
 	if err := p.writeCheckpoint(log.Seq(p.durable.Load())); err != nil {
 		p.expired.Store(before)
@@ -360,6 +377,7 @@ func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
 		return p.fail(err)
 	}
 	p.changed.Fire()
+	p.wake()
 	return nil
 }
 
@@ -392,8 +410,9 @@ func (p *Projection) err() error {
 	return nil
 }
 
-// Run writes checkpoints until ctx ends, and then a last one.
+// Run maintains the TSDB and writes checkpoints until ctx ends, and then a last one. Close waits for a compaction that still runs.
 func (p *Projection) Run(ctx context.Context) error {
+	p.keeping.Go(func() { p.keepUp(ctx) })
 	if p.opts.CheckpointInterval > 0 {
 		every := time.NewTicker(p.opts.CheckpointInterval)
 		defer every.Stop()
@@ -417,6 +436,8 @@ func (p *Projection) Close() error {
 	if !p.opened.Load() {
 		return nil
 	}
+	p.stopCompaction()
+	p.keeping.Wait()
 	if err := errors.Join(p.db.Close(), p.err()); err != nil {
 		return errors.Join(err, p.appliedFile.Close())
 	}

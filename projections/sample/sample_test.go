@@ -79,7 +79,7 @@ func TestE1_FirstWinsInWhateverOrder(t *testing.T) {
 				r.crash()
 			case 4:
 				r.caughtUp()
-				if err := r.copy.db.Compact(t.Context()); err != nil {
+				if err := r.copy.maintain(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -219,7 +219,7 @@ func TestE2_RetentionIsKnownBeforeItDeletes(t *testing.T) {
 	}
 	r.caughtUp()
 	for range 2 { // what the first makes, the second may delete
-		if err := r.copy.db.Compact(t.Context()); err != nil {
+		if err := r.copy.maintain(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -264,7 +264,7 @@ materializations:
 		{"count by (j) (m_total)", 0},
 		{`count(m_total{job="x"})`, 0},
 		{"min by (i) (sum_over_time(m_total[30s]))", 0},
-		{"sum by (i) (rate(odd[1m]))", 0}, // the engine doubts that it is a counter, and says where
+		{"sum by (i) (rate(odd[1m]))", 4}, // the engine doubts that it is a counter, and says where
 		{"topk(1, m_total)", 0},
 	} {
 		q := over(c.expr, 15_000, 60_000, 15_000)
@@ -406,4 +406,49 @@ func TestW1_NotesBesideTheRecord(t *testing.T) {
 	}
 	res.Close()
 	r.expect(over("rates", 15_000, 30_000, 15_000), 1, 1)
+}
+
+// What the engine says of metrics that by their names are no counters is recorded with the steps, and said of the text as it was sent;
+// whatever else it says is not, and then the step is evaluated.
+func TestW1_DoubtfulCounters(t *testing.T) {
+	r := newRig(t)
+	defer r.stop()
+	r.configure(`
+materializations:
+  - {name: rates, expr: 'sum by (i) (rate(odd[30s]))', every: 15s, layout: full_window}
+  - {name: two, expr: 'sum(increase(odd[30s])) + sum(rate(even[30s]))', every: 15s, layout: full_window}
+  - {name: both, expr: 'sum(increase(odd[30s])) - sum(rate(odd[30s]))', every: 15s, layout: full_window}
+  - {name: bad, expr: 'sum(rate(odd[30s])) * sum(quantile_over_time(2, odd[30s]))', every: 15s, layout: full_window}
+`)
+	r.write(one("odd", "a", 5000, 1, 20_000, 3, 35_000, 9, 50_000, 12), one("odd", "b", 35_000, 1, 50_000, 2), one("even", "a", 40_000, 5, 50_000, 8))
+	r.barrier(60_000)
+	r.settle()
+	all := r.oracle(0, 120_000)
+	for _, tc := range []struct {
+		q        oracle.Query
+		recorded int
+		infos    int
+	}{
+		{over("1 - sum by (i) (rate(odd[30s]))", 15_000, 60_000, 15_000), 4, 1},
+		{over("1 - sum by (i) (rate(odd[30s]))", 15_000, 15_000, 15_000), 1, 0}, // one sample: nothing has a rate
+		{at("sum by (i) (rate(odd[30s]))", 60_000), 1, 1},
+		{over("sum by (i) (rate(odd{i=\"b\"}[30s]))", 15_000, 60_000, 15_000), 4, 1},
+		{over("sum by (i) (rate(odd{i=\"b\"}[30s]))", 15_000, 30_000, 15_000), 2, 0}, // b has come later
+		{over("sum by (i) (rate(odd{i=\"none\"}[30s]))", 15_000, 60_000, 15_000), 4, 0},
+		{over("sum(rate(odd[30s]))", 15_000, 60_000, 15_000), 4, 1},
+		{over("-(sum(increase(odd[30s])) + sum(rate(even[30s])))", 15_000, 60_000, 15_000), 4, 2},
+		{over("-(sum(increase(odd[30s])) + sum(rate(even[30s])))", 15_000, 30_000, 15_000), 2, 1},
+		{over("sum(increase(odd[30s])) - sum(rate(odd[30s]))", 15_000, 60_000, 15_000), 0, 1},                 // two places, of which one is told
+		{over("sum(rate(odd[30s])) * sum(quantile_over_time(2, odd[30s]))", 15_000, 60_000, 15_000), 0, 1}, // and a warning
+	} {
+		res, err := r.check(tc.q, all)
+		if err != nil {
+			t.Errorf("%s: %v", tc.q, err)
+			continue
+		}
+		if res.Stats.Recorded != tc.recorded || len(res.Infos) != tc.infos {
+			t.Errorf("%s: %d steps recorded, infos %q; want %d and %d", tc.q, res.Stats.Recorded, res.Infos, tc.recorded, tc.infos)
+		}
+		res.Close()
+	}
 }

@@ -33,6 +33,9 @@ type timeRange struct {
 	start, end int64
 }
 
+// empty says that no time lies in it: such a range is not an error where lists are asked for.
+func (r *timeRange) empty() bool { return r.end < r.start }
+
 // timeRange reads an optional start and end.
 func (f *form) timeRange() (r timeRange, err *Error) {
 	start, err := f.time("start", minTime())
@@ -42,9 +45,6 @@ func (f *form) timeRange() (r timeRange, err *Error) {
 	end, err := f.time("end", maxTime())
 	if err != nil {
 		return r, err
-	}
-	if end.Before(start) {
-		return r, invalidParam("end", errEndBeforeStart)
 	}
 	return timeRange{given: f.Get("start") != "" || f.Get("end") != "", start: millisOf(start), end: millisOf(end)}, nil
 }
@@ -67,6 +67,9 @@ func (a *API) querier(ctx context.Context, r timeRange) (storage.Querier, error)
 func merged[T any](ctx context.Context, a *API, l *lookup, compare func(x, y T) int,
 	fromIndex func() ([]T, error), fromCopy func(q storage.Querier, set []*labels.Matcher, hints *storage.LabelHints) ([]T, error),
 ) (all []T, err error) {
+	if l.span.empty() {
+		return nil, nil
+	}
 	if a.opts.Copy == nil || !l.span.given || l.span.start <= a.opts.Copy.Oldest() {
 		if all, err = fromIndex(); err != nil || a.opts.Copy == nil {
 			return all, err
@@ -116,13 +119,22 @@ func (a *API) Exemplars(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, perr)
 		return
 	}
+	if span.empty() {
+		WriteError(w, badData("end timestamp must not be before start timestamp"))
+		return
+	}
 	expr, err := a.parser.ParseExpr(f.Get("query"))
 	if err != nil {
 		WriteError(w, &Error{Type: TypeBadData, Err: err})
 		return
 	}
+	selectors := parser.ExtractSelectors(expr)
+	if len(selectors) == 0 { // there is nothing that could have exemplars
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
 	var found []exemplar.QueryResult
-	if selectors := parser.ExtractSelectors(expr); a.opts.Exemplars != nil && len(selectors) > 0 {
+	if a.opts.Exemplars != nil {
 		ctx, cancel := context.WithTimeout(r.Context(), a.opts.QueryTimeout)
 		defer cancel()
 		if found, err = a.exemplars(ctx, span, selectors); err != nil {

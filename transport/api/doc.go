@@ -9,7 +9,7 @@
 //
 // Invariants:
 //
-//	H1  Every answer under /api/v1 is JSON, also for an unknown path, a wrong method and a failure of the upstream.
+//	H1  Every answer under /api/v1 that has a body is JSON, also for an unknown path, a wrong method and a failure of the upstream.
 //	H2  A request that is refused with 4xx changed nothing: the barrier is called only after all parameters have been read.
 //	H3  Bodies, forms and lists are bounded by the named constants of this package.
 //	H4  A success tells in its headers by which route it came, which log position it reflects and what barriers proved.

@@ -7,6 +7,7 @@ import (
 	"github.com/go-kit/kit/endpoint"
 	kithttp "github.com/go-kit/kit/transport/http"
 
+	"tidemark/projections/plan"
 	"tidemark/projections/query"
 )
 
@@ -34,6 +35,13 @@ type explained struct {
 type missingPart struct {
 	Reason string `json:"reason"`
 	Detail string `json:"detail"`
+}
+
+// explanation is the data of /api/v1/explain.
+type explanation struct {
+	Parts []explained    `json:"parts"` // in the order of their evaluation
+	Tree  *explainedNode `json:"tree"`
+	Add   string         `json:"add,omitempty"` // lines for tidemark.yml with which panes would answer more
 }
 
 // NewExplain returns the handler of /api/v1/explain: with start, end or step it explains a range query, else an instant one.
@@ -69,17 +77,25 @@ func (a *API) explainEndpoint(x Explainer) endpoint.Endpoint {
 		ctx, cancel := context.WithTimeout(ctx, a.opts.QueryTimeout)
 		defer cancel()
 		var (
-			parts []query.Part
-			err   error
+			parts  []query.Part
+			err    error
+			common query.Common
+			step   = defaultExplainStep
 		)
 		switch p := request.(type) {
 		case query.InstantParams:
+			common = p.Common
 			parts, err = x.ExplainInstant(ctx, p)
 		case query.RangeParams:
+			common, step = p.Common, p.Step
 			parts, err = x.ExplainRange(ctx, p)
 		}
 		if err != nil {
 			return nil, classifyQuery(err)
+		}
+		expr, err := plan.NewParser().ParseExpr(common.Expr)
+		if err != nil {
+			return nil, invalidParam("query", err)
 		}
 		out := make([]explained, len(parts))
 		for i, p := range parts {
@@ -100,6 +116,6 @@ func (a *API) explainEndpoint(x Explainer) endpoint.Endpoint {
 			out[i].Source = "panes"
 			out[i].Stream, out[i].PaneMs = p.Stream.String(), p.PaneMillis
 		}
-		return map[string]any{"parts": out}, nil
+		return explanation{Parts: out, Tree: explainTree(expr, out), Add: toAdd(common, step, out)}, nil
 	}
 }

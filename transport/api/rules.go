@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -65,7 +66,7 @@ func decodeRules(_ context.Context, r *http.Request) (any, error) {
 	case "", "alert", "record":
 		return q, nil
 	default:
-		return nil, badData("not supported value %q", q.kind)
+		return nil, invalidParam("type", fmt.Errorf("not supported value %q", q.kind))
 	}
 }
 

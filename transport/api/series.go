@@ -47,8 +47,11 @@ func (a *API) lookup(w http.ResponseWriter, r *http.Request, demandMatch bool) (
 		return nil, err
 	}
 	sets, perr := f.matcherSets(a.parser)
-	if perr != nil {
+	switch {
+	case perr != nil && demandMatch:
 		return nil, invalidParam("match[]", perr)
+	case perr != nil: // Prometheus names the parameter for series only
+		return nil, &Error{Type: TypeBadData, Err: perr}
 	}
 	l.sets = sets
 	return l, nil

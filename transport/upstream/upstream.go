@@ -36,6 +36,7 @@ type Options struct {
 	MaxFailures      uint32                // in a row, until nothing is asked for a while; 0 = DefaultMaxFailures
 	OpenFor          time.Duration         // how long that is; 0 = DefaultOpenFor
 	MaxInFlight      int                   // requests at one time, others wait; 0 = DefaultMaxInFlight
+	Transport        http.RoundTripper     // that knows the upstream's credentials and TLS; nil: one that knows none
 	Registerer       prometheus.Registerer // nil: no metrics
 }
 
@@ -90,8 +91,8 @@ func New(rawURL string, opts Options) (*Client, error) {
 	c.base.Path = strings.TrimRight(u.Path, "/")
 	c.base.RawPath = strings.TrimRight(u.RawPath, "/")
 	c.name = c.base.String()
-	c.http = &http.Client{
-		Transport: &http.Transport{
+	if c.opts.Transport == nil {
+		c.opts.Transport = &http.Transport{
 			DialContext:            (&net.Dialer{Timeout: dialTimeout}).DialContext,
 			TLSHandshakeTimeout:    dialTimeout,
 			MaxIdleConnsPerHost:    idleConnections,
@@ -99,7 +100,10 @@ func New(rawURL string, opts Options) (*Client, error) {
 			MaxResponseHeaderBytes: maxHeaderBytes,
 			DisableCompression:     true, // answers pass as they are
 			ForceAttemptHTTP2:      true,
-		},
+		}
+	}
+	c.http = &http.Client{
+		Transport:     c.opts.Transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	if c.metrics, err = newMetrics(opts.Registerer); err != nil {
