@@ -152,7 +152,7 @@ func (s *stall) String() string { return "stall" }
 func TestCase_B34_StalledDisk(t *testing.T) {
 	const waiting = 20
 	disk := &stall{}
-	r := newRigOn(t, errorfs.Wrap(vfs.NewMem(), disk), func(o *Options) { o.MaxInflightRequests = waiting })
+	r := newRigOn(t, errorfs.Wrap(vfs.NewMem(), disk), func(o *Options) { o.MaxInflightRequests, o.MaxClientShare = waiting, 1 })
 	if a := r.post(request(t, `__name__=m : 1@1000`)); a.code != http.StatusNoContent {
 		t.Fatal(a)
 	}
