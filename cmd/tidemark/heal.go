@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -152,6 +154,16 @@ func printHealing(w io.Writer, found *pane.Healing, ev log.Heal) error {
 	line("all", fmt.Sprintf("seq %d", ev.Through), total)
 	if err := tw.Flush(); err != nil {
 		return err
+	}
+	if len(found.Beyond) > 0 {
+		var names []string
+		for i := range found.Plan.Materializations {
+			m := &found.Plan.Materializations[i]
+			if slices.ContainsFunc(m.Streams, func(id plan.StreamID) bool { return slices.Contains(found.Beyond, id) }) {
+				names = append(names, m.Name)
+			}
+		}
+		fmt.Fprintf(w, "Not reached are streams that were added to a log with history; what they have refused as late stays refused and marked: %s\n", strings.Join(names, ", "))
 	}
 	if total.Unreachable > 0 {
 		fmt.Fprintf(w, "%d late samples fall into buckets of before the base, which ends at sequence %d, and stay refused.\n", total.Unreachable, ev.From)

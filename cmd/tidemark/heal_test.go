@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -317,4 +318,58 @@ materializations:
 	right()
 	s.stop(p)
 	verifyLog(t, s)
+}
+
+// A heal does not reach streams that were added to a log with history, and says so: what they have refused stays refused and marked,
+// however often and from whatever the log is folded.
+func TestHealLeavesLaterStreams(t *testing.T) {
+	const first = "exact: {local: false}\nmaterializations:\n  - {name: gauge, expr: 'sum_over_time(m[1m])', every: 1m}\n"
+	s := newSite(t, first, "--log.level=warn")
+	p := s.serveReady()
+	both := func(at int64, v float64) {
+		t.Helper()
+		s.mustWrite("m", at, v)
+		s.mustWrite("n", at, v)
+	}
+	both(50_000, 5)
+	both(110_000, 5)
+	s.stop(p)
+	s.configure(first + "  - {name: later, expr: 'count_over_time(n[2m])', every: 2m}\n")
+	p = s.serveReady()
+	serving := func() {
+		t.Helper()
+		poll(t, time.Minute, "the history of the later stream", func() (bool, string) {
+			body := s.must(http.MethodGet, "/api/v1/materializations").body
+			return strings.Count(body, `"state":"`+stateServing+`"`) == 2, body
+		})
+	}
+	serving()
+	both(1_210_000, 5)
+	s.mustBarrier(1_260_000)
+	s.wantWarm("count_over_time(n[2m])", 120_000, "2")
+	both(30_000, 9) // too late
+	s.stop(p)
+	code, stdout, stderr := s.tool("rebuild", "--heal")
+	if code != exitOK || !strings.Contains(stdout, "stays refused and marked: later\n") {
+		t.Fatalf("code %d\n%s%s", code, stdout, stderr)
+	}
+	p = s.serveReady()
+	for _, how := range []string{"healed", "deleted"} {
+		if how == "deleted" {
+			p.kill()
+			if err := os.RemoveAll(filepath.Join(s.dir, "data", viewsDir)); err != nil {
+				t.Fatal(err)
+			}
+			p = s.serveReady()
+		}
+		serving()
+		s.wantWarm("sum_over_time(m[1m])", 60_000, "14")
+		if r, _ := s.instant("count_over_time(n[2m])", 120_000); r.code != http.StatusUnprocessableEntity || !strings.Contains(r.body, "late_uncorrectable") {
+			t.Errorf("views %s: %d %s", how, r.code, r.body)
+		}
+	}
+	s.stop(p)
+	if code, stdout, stderr := s.tool("rebuild", "--verify"); code != exitOK {
+		t.Errorf("code %d\n%s%s", code, stdout, stderr)
+	}
 }

@@ -65,8 +65,11 @@ type node struct {
 	lag     *lagMeter
 	pulse   *pulse
 	barrier *barrier
+	census  *census
+	ballast *ballast
 
 	recorder *window.Recorder // set by recordWindows
+	queryLog *api.QueryLog
 
 	registry *prometheus.Registry
 	started  time.Time
@@ -96,7 +99,11 @@ type loaded struct {
 func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger) (*node, error) {
 	n := &node{flags: f, logger: logger, index: series.New(), started: time.Now(), registry: prometheus.NewRegistry(), begun: make(chan struct{})}
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: n.started, ok: true})
-	if err := errors.Join(checkStorage(f.around.storage(), f.storagePath), checkSpace(f.storagePath, f.around.freeBytes)); err != nil {
+	n.ballast = newBallast(f.storagePath, int64(f.ballast), logger)
+	if err := checkStorage(f.around.storage(), f.storagePath); err != nil {
+		return nil, err
+	}
+	if err := makeSpace(f.storagePath, f.around.freeBytes, n.ballast); err != nil {
 		return nil, err
 	}
 	var err error
@@ -114,6 +121,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	if err := n.openCopy(cfg.Exact); err != nil {
 		return nil, errors.Join(err, n.views.Close(), n.events.Close())
 	}
+	n.census = newCensus(cfg.ExperimentLabel, f.maxExperimentSeries, f.maxExperiments, n.events.Dictionary(), logger)
 	n.lag = newLagMeter(n.events, n.panes)
 	lags := lagMeters{n.lag}
 	if n.copy != nil {
@@ -134,6 +142,9 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	if n.gate.freeBytes == nil {
 		n.gate.freeBytes = statFree
 	}
+	if f.around.disk == nil && f.around.logFS == nil {
+		n.gate.ballast = n.ballast
+	}
 	if err := n.gate.lookAtDisk(); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
@@ -153,11 +164,30 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 			return nil, errors.Join(fmt.Errorf("metrics: %w", err), n.close())
 		}
 	}
+	if n.queryLog, err = api.NewQueryLog(n.registry); err == nil {
+		err = n.openQueryLog(cfg)
+	}
+	if err != nil {
+		return nil, errors.Join(err, n.close())
+	}
 	return n, nil
 }
 
 // minStartBytes is the free space without which nothing is opened: a start writes before it can give anything back.
 const minStartBytes = 8 << 20
+
+// makeSpace is checkSpace that lets the ballast go before it gives up.
+func makeSpace(dir string, freeBytes func(string) (uint64, error), b *ballast) error {
+	err := checkSpace(dir, freeBytes)
+	if err == nil {
+		return nil
+	}
+	released, rerr := b.release()
+	if !released {
+		return errors.Join(err, rerr)
+	}
+	return checkSpace(dir, freeBytes)
+}
 
 // checkSpace refuses to start on a full disk, before anything is touched. With a little more space, but less than the reserve,
 // the service starts and answers queries.
@@ -298,7 +328,20 @@ func (n *node) restoreViews() error {
 
 // close closes the stores, after everything has stopped.
 func (n *node) close() error {
-	return errors.Join(n.copy.close(), n.views.Close(), n.events.Close())
+	var err error
+	if n.queryLog != nil {
+		err = n.queryLog.Close()
+	}
+	return errors.Join(err, n.copy.close(), n.views.Close(), n.events.Close())
+}
+
+// openQueryLog opens the query log where the configuration wants it.
+func (n *node) openQueryLog(cfg *plan.Config) error {
+	path := cfg.Query.LogFile
+	if path != "" && !filepath.IsAbs(path) {
+		path = filepath.Join(cfg.Dir, path)
+	}
+	return n.queryLog.Open(path, time.Duration(cfg.Query.LogThreshold))
 }
 
 // startUp marks the start in the log, puts the plan in force and opens the gate. Then it waits until ctx ends.
@@ -399,6 +442,10 @@ func (n *node) reload(ctx context.Context) error {
 	cfg, p, report, err := n.flags.loadPlan()
 	old := n.current.Load()
 	if err != nil {
+		n.current.Store(&loaded{cfg: old.cfg, plan: old.plan, at: old.at, report: old.report})
+		return err
+	}
+	if err := n.openQueryLog(cfg); err != nil { // anew: it may have been moved away
 		n.current.Store(&loaded{cfg: old.cfg, plan: old.plan, at: old.at, report: old.report})
 		return err
 	}

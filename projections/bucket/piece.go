@@ -83,7 +83,11 @@ func merge(items []item, yield func(*seriesItems) error) error {
 
 // appendPiece encodes what the chunks of one block hold.
 func appendPiece(dst []byte, chunks []*chunk) []byte {
-	var items []item
+	n := 0
+	for _, c := range chunks {
+		n += len(c.entries)
+	}
+	items := make([]item, 0, n)
 	for _, c := range chunks {
 		items = c.appendItems(items)
 	}

@@ -63,6 +63,9 @@ func (e *endSet) add(k int64) bool {
 // isolate makes a run of its own of one block within run i, and returns its position.
 func (e *endSet) isolate(i int, block int64) int {
 	r := e.runs[i]
+	if r.count == 1 {
+		return i
+	}
 	var parts []maskRun
 	if block > r.first {
 		parts = append(parts, maskRun{r.first, block - r.first, r.mask})

@@ -54,6 +54,11 @@ func FindLate(ctx context.Context, history History, sets LabelSets, base *bucket
 	var seconds [Shards]*shadow
 	late := false
 	out.Plan = first.shards[0].plan
+	for _, st := range out.Plan.Streams {
+		if first.shards[0].planned(st.ID) != nil {
+			out.Beyond = append(out.Beyond, st.ID)
+		}
+	}
 	for id, s := range first.shards {
 		s.shadow.lost(out)
 		seconds[id] = s.shadow.second()

@@ -111,6 +111,10 @@ const maxUsers = 10_000
 // Query holds the settings of the query planner.
 type Query struct {
 	Unpublished string `yaml:"unpublished"`
+	// LogFile is where queries are logged that took LogThreshold or longer, in the format of Prometheus' query log; relative to Dir. Empty:
+	// nowhere.
+	LogFile      string   `yaml:"log_file,omitempty"`
+	LogThreshold Duration `yaml:"log_threshold,omitempty"`
 }
 
 // Timers close buckets by log time, when no later sample does.
