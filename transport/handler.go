@@ -62,6 +62,7 @@ type Options struct {
 	Upstream         api.Forwarder                           // where queries go that panes cannot answer; nil: they are errors
 	Copy             api.Copy                                // the exact copy that the engine has; nil: none
 	Exemplars        storage.ExemplarQueryable               // nil: none are kept
+	QueryLog         *api.QueryLog                           // nil: none is kept
 	TSDB             func(int) api.Cardinality               // of its head; nil: it is empty
 	Explain          api.Explainer                           // nil: /api/v1/explain is not there
 	Metadata         api.MetadataSource                      // nil: none is known
@@ -122,7 +123,7 @@ func NewHandler(d Deps, o Options) (*Handler, error) {
 		return nil, err
 	}
 	queries, err := api.New(d.Engine, d.Series, api.Options{
-		Upstream: o.Upstream, Copy: o.Copy, Exemplars: o.Exemplars, QueryTimeout: o.QueryTimeout, Now: o.Now, Registerer: d.Registerer,
+		Upstream: o.Upstream, Copy: o.Copy, Exemplars: o.Exemplars, Log: o.QueryLog, QueryTimeout: o.QueryTimeout, Now: o.Now, Registerer: d.Registerer,
 	})
 	if err != nil {
 		return nil, err

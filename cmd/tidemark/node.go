@@ -69,6 +69,7 @@ type node struct {
 	ballast *ballast
 
 	recorder *window.Recorder // set by recordWindows
+	queryLog *api.QueryLog
 
 	registry *prometheus.Registry
 	started  time.Time
@@ -162,6 +163,12 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 		if err := n.registry.Register(c); err != nil {
 			return nil, errors.Join(fmt.Errorf("metrics: %w", err), n.close())
 		}
+	}
+	if n.queryLog, err = api.NewQueryLog(n.registry); err == nil {
+		err = n.openQueryLog(cfg)
+	}
+	if err != nil {
+		return nil, errors.Join(err, n.close())
 	}
 	return n, nil
 }
@@ -321,7 +328,20 @@ func (n *node) restoreViews() error {
 
 // close closes the stores, after everything has stopped.
 func (n *node) close() error {
-	return errors.Join(n.copy.close(), n.views.Close(), n.events.Close())
+	var err error
+	if n.queryLog != nil {
+		err = n.queryLog.Close()
+	}
+	return errors.Join(err, n.copy.close(), n.views.Close(), n.events.Close())
+}
+
+// openQueryLog opens the query log where the configuration wants it.
+func (n *node) openQueryLog(cfg *plan.Config) error {
+	path := cfg.Query.LogFile
+	if path != "" && !filepath.IsAbs(path) {
+		path = filepath.Join(cfg.Dir, path)
+	}
+	return n.queryLog.Open(path, time.Duration(cfg.Query.LogThreshold))
 }
 
 // startUp marks the start in the log, puts the plan in force and opens the gate. Then it waits until ctx ends.
@@ -422,6 +442,10 @@ func (n *node) reload(ctx context.Context) error {
 	cfg, p, report, err := n.flags.loadPlan()
 	old := n.current.Load()
 	if err != nil {
+		n.current.Store(&loaded{cfg: old.cfg, plan: old.plan, at: old.at, report: old.report})
+		return err
+	}
+	if err := n.openQueryLog(cfg); err != nil { // anew: it may have been moved away
 		n.current.Store(&loaded{cfg: old.cfg, plan: old.plan, at: old.at, report: old.report})
 		return err
 	}

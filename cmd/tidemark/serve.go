@@ -425,7 +425,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	opts := transport.Options{
 		Access: f.access(n), WriteTimeout: f.timeouts.Write,
 		Materializations: n, Rules: n, Experiments: n.experiments(), Tasks: n.tasks(), LogStatus: n,
-		RoutePrefix: f.routePrefix, ExternalURL: f.externalURL, CORSOrigin: origin, QueryTimeout: f.timeout,
+		QueryLog: n.queryLog, RoutePrefix: f.routePrefix, ExternalURL: f.externalURL, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
 	}
 	if f.lifecycle {

@@ -50,7 +50,7 @@ const (
 // Config is tidemark.yml, and the two settings of the plan that are flags.
 type Config struct {
 	ExperimentLabel    string    `yaml:"experiment_label" help:"label whose values barriers, limits and the table of experiments go by"`
-	RuleFiles          []string  `yaml:"rule_files,omitempty" help:"globs of Prometheus rule files, relative to this file: recording rules become recorded windows, alerting rules are listed and ignored"` // globs, relative to Dir
+	RuleFiles          []string  `yaml:"rule_files,omitempty" help:"globs of Prometheus rule files, relative to this file: recording rules become recorded windows, alerting rules are listed and ignored"`
 	Materializations   []Entry   `yaml:"materializations,omitempty" help:"what is folded into panes ahead of the queries"`
 	Exact              Exact     `yaml:"exact" help:"where queries are answered that panes cannot answer"`
 	Query              Query     `yaml:"query" help:"the query planner"`
@@ -59,8 +59,8 @@ type Config struct {
 	ClockSkew          Duration  `yaml:"clock_skew" help:"how far ahead of the clock one series may move the frontier"`
 	Log                LogLimits `yaml:"log" help:"what the event log retains: whichever is reached first"`
 	Stats              Stats     `yaml:"stats" help:"the table of experiments, their maintenance and retirement"`
-	EvaluationInterval Duration  `yaml:"evaluation_interval" help:"of rule groups without one, and of subqueries without a step"`                                                                                                     // of rule groups without one, and of subqueries without a step
-	Access             Access    `yaml:"access,omitempty" help:"what users may do: any of read, write and admin, by the name of basic authentication or of the client certificate; without it whoever may connect may do everything"` // who may do what; without it whoever may connect may do everything
+	EvaluationInterval Duration  `yaml:"evaluation_interval" help:"of rule groups without one, and of subqueries without a step"`
+	Access             Access    `yaml:"access,omitempty" help:"what users may do: any of read, write and admin, by the name of basic authentication or of the client certificate; without it whoever may connect may do everything"`
 
 	Lookback  Duration `yaml:"-"` // of instant selectors; the flag --query.lookback-delta
 	MaxFuture Duration `yaml:"-"` // how far ahead of the clock a sample may be, 0 = unbounded; the flag --write.max-future
@@ -76,20 +76,20 @@ type Config struct {
 type Entry struct {
 	Name            string     `yaml:"name" help:"by which its values can be read as a metric"`
 	Expr            string     `yaml:"expr" help:"PromQL"`
-	Every           Duration   `yaml:"every" help:"step of its grid; a multiple of 1s"`
+	Every           Duration   `yaml:"every" help:"step of its grid, at least 1s: that of the dashboards and rules that read it"`
 	Layout          string     `yaml:"layout" help:"panes, or full_window: values recorded per step"`
 	Closed          Membership `yaml:"closed" help:"which edge a window owns: right, as Prometheus, or left"`
 	AllowedLateness Duration   `yaml:"allowed_lateness" help:"how long a bucket waits for late samples before it closes"`
 	Late            LatePolicy `yaml:"late" help:"what happens to a sample that comes behind its bucket: correct or drop"`
-	Retention       Duration   `yaml:"retention" help:"how long what is published is kept; 0: for good"`
+	Retention       Duration   `yaml:"retention" help:"how long what is published is kept, at least 1s"`
 }
 
 // Exact says where queries are answered that panes cannot answer.
 type Exact struct {
-	Local     bool     `yaml:"local" help:"keep an exact copy of the samples; false by default where there is an upstream"` // keep an exact copy of the samples; by default, where there is no upstream
-	Retention Duration `yaml:"retention" help:"of the copy, counted back from its newest sample"`                           // of the copy, counted back from its newest sample
-	MaxSize   Bytes    `yaml:"max_size" help:"of the copy on disk"`                                                         // of the copy on disk
-	Upstream  URL      `yaml:"upstream" help:"URL of a Prometheus with the same samples"`                                   // a Prometheus with the same samples; zero for none
+	Local     bool     `yaml:"local" help:"keep an exact copy of the samples; false by default where there is an upstream"`
+	Retention Duration `yaml:"retention" help:"of the copy, counted back from its newest sample, at least 2h"`
+	MaxSize   Bytes    `yaml:"max_size" help:"of the copy on disk"`
+	Upstream  URL      `yaml:"upstream" help:"URL of a Prometheus with the same samples"`
 	// HTTPConfigFile has what the upstream asks of a client: credentials from files, TLS. It is a file such as promtool takes.
 	HTTPConfigFile string `yaml:"http_config_file,omitempty" help:"credentials and TLS of the upstream, in a file as promtool takes it, relative to this file"`
 }
@@ -111,6 +111,10 @@ const maxUsers = 10_000
 // Query holds the settings of the query planner.
 type Query struct {
 	Unpublished string `yaml:"unpublished" help:"steps that are not published yet: live answers them from open panes, forward leaves them to the exact source"`
+	// LogFile is where queries are logged that took LogThreshold or longer, in the format of Prometheus' query log; relative to Dir. Empty:
+	// nowhere.
+	LogFile      string   `yaml:"log_file,omitempty" help:"where slow queries are logged, in the format of Prometheus' query log, relative to this file; empty: nowhere"`
+	LogThreshold Duration `yaml:"log_threshold,omitempty" help:"queries that took as long or longer are logged; 0: all"`
 }
 
 // Timers close buckets by log time, when no later sample does.
@@ -122,10 +126,10 @@ type Timers struct {
 
 // Stats are the settings of the control plane's view of experiments. They are no part of a plan: nothing is folded by them.
 type Stats struct {
-	ScanInterval  Duration `yaml:"scan_interval" help:"between two scan rounds; 0: none but those that are asked for"`             // between two scan rounds; 0: none but those that are asked for
-	RetireAfter   Duration `yaml:"retire_after" help:"without an accepted sample an experiment is retired after it; 0: never"`     // without an accepted sample an experiment is retired after it; 0: never
-	SweepInterval Duration `yaml:"sweep_interval" help:"between two looks for maintenance that is due; 0: none"`                   // between two looks for maintenance that is due; 0: none
-	AuditEvery    int      `yaml:"audit_every" help:"scan rounds after which some unchanged rows are read all the same; 0: never"` // scan rounds after which some unchanged rows are read all the same; 0: never
+	ScanInterval  Duration `yaml:"scan_interval" help:"between two scan rounds; 0: none but those that are asked for"`
+	RetireAfter   Duration `yaml:"retire_after" help:"without an accepted sample an experiment is retired after it; 0: never"`
+	SweepInterval Duration `yaml:"sweep_interval" help:"between two looks for maintenance that is due; 0: none"`
+	AuditEvery    int      `yaml:"audit_every" help:"scan rounds after which some unchanged rows are read all the same; 0: never"`
 }
 
 // maxAuditEvery bounds stats.audit_every.
@@ -133,8 +137,8 @@ const maxAuditEvery = 1_000_000
 
 // LogLimits bound what the event log retains: whichever is reached first.
 type LogLimits struct {
-	Retention Duration `yaml:"retention" help:"age; 0: any"`
-	MaxSize   Bytes    `yaml:"max_size" help:"bytes; 0: any"`
+	Retention Duration `yaml:"retention" help:"by age"`
+	MaxSize   Bytes    `yaml:"max_size" help:"by size on disk"`
 }
 
 // Default returns the configuration of an empty file.

@@ -41,11 +41,15 @@ func (r *reference) say(format string, args ...any) {
 func (r *reference) mapping(v reflect.Value, prefix, indent string) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
-		key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		key, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		if key == "" || key == "-" {
 			continue
 		}
 		r.say("%s%s# %s\n", prefix, indent, f.Tag.Get("help"))
+		if scalar := v.Field(i).Kind() != reflect.Slice && v.Field(i).Kind() != reflect.Map; options == "omitempty" && scalar && v.Field(i).IsZero() {
+			r.field(key, v.Field(i), "# ", indent) // it is off
+			continue
+		}
 		r.field(key, v.Field(i), prefix, indent)
 	}
 }

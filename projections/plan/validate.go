@@ -104,6 +104,7 @@ func (c *Config) validateTop(p *problems) {
 		{[]any{"timers", "idle_grace"}, c.Timers.IdleGrace, 0},
 		{[]any{"timers", "open_grace"}, c.Timers.OpenGrace, 0},
 		{[]any{"correction_horizon"}, c.CorrectionHorizon, 0},
+		{[]any{"query", "log_threshold"}, c.Query.LogThreshold, 0},
 		{[]any{"clock_skew"}, c.ClockSkew, 0},
 		{[]any{"log", "retention"}, c.Log.Retention, 1},
 		{[]any{"exact", "retention"}, c.Exact.Retention, MinExactRetentionMillis},

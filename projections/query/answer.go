@@ -25,7 +25,11 @@ func (e *Engine) answer(ctx context.Context, c Common, s steps, newQuery queryMa
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 
+	began := time.Now()
 	res, err := e.evaluate(ctx, c, s, newQuery)
+	if res != nil {
+		res.Stats.Took = time.Since(began)
+	}
 	e.metrics.observe(res, err)
 	return res, err
 }

@@ -139,6 +139,9 @@ type Stats struct {
 	Steps int // at which the expression was evaluated
 	Live  int // of them, those for which open panes were read
 
+	Took    time.Duration // from when it was asked, a place to wait for included
+	Reading time.Duration // of this, waiting for panes and reading them
+
 	Recorded  int // steps of recorded windows read as they were recorded
 	Evaluated int // steps of materializations evaluated because they are read by name and are not recorded
 	Engine    *stats.Statistics

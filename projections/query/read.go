@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"tidemark/projections/plan"
 )
@@ -16,7 +17,9 @@ func (e *Engine) read(ctx context.Context, reqs []Request, res *Result) ([]Answe
 		return nil, nil
 	}
 	res.Stats.Reads++
+	began := time.Now()
 	snap, err := e.src.Read(ctx, reqs)
+	res.Stats.Reading += time.Since(began)
 	if err != nil {
 		if end := ended(ctx, "reading panes"); end != nil {
 			return nil, end

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -31,6 +32,7 @@ type Options struct {
 	Copy         Copy                      // the exact copy that the engine has: it comes first where the exact source is wanted; nil: none
 	Exemplars    storage.ExemplarQueryable // nil: none are kept
 	QueryTimeout time.Duration             // bound and default of the parameter timeout; 0 = DefaultQueryTimeout
+	Log          *QueryLog                 // nil: none is kept
 	Now          func() time.Time          // nil = time.Now
 	Registerer   prometheus.Registerer     // nil: no metrics
 }
@@ -85,6 +87,7 @@ const (
 
 type metrics struct {
 	queries *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -94,10 +97,15 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help: "Queries put to the engine or the upstream, by the route of the answer (none: an error) and the reason why panes did not give it.",
 		}, []string{"route", "miss"}),
 	}
+	m.seconds = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "tidemark_http_query_duration_seconds",
+		Help:    "Time from when a query was read to the end of its answer, by the route of the answer (none: an error).",
+		Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 120},
+	}, []string{"route"})
 	if reg == nil {
 		return m, nil
 	}
-	return m, reg.Register(m.queries)
+	return m, errors.Join(reg.Register(m.queries), reg.Register(m.seconds))
 }
 
 func (m *metrics) count(route, miss string) { m.queries.WithLabelValues(route, miss).Inc() }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"tidemark/projections/query"
 )
@@ -34,33 +35,43 @@ const (
 
 // Instant serves /api/v1/query.
 func (a *API) Instant(w http.ResponseWriter, r *http.Request) {
-	a.serve(w, r, func(f *form, c query.Common) (ask, *Error) {
+	a.serve(w, r, func(f *form, c query.Common) (q question, err *Error) {
 		t, err := f.time("time", a.opts.Now())
 		if err != nil {
-			return nil, err
+			return q, err
 		}
 		p := query.InstantParams{Common: c, Time: t}
-		return func(ctx context.Context) (*query.Result, error) { return a.engine.Instant(ctx, p) }, nil
+		return question{start: t, end: t, ask: func(ctx context.Context) (*query.Result, error) { return a.engine.Instant(ctx, p) }}, nil
 	})
 }
 
 // Range serves /api/v1/query_range.
 func (a *API) Range(w http.ResponseWriter, r *http.Request) {
-	a.serve(w, r, func(f *form, c query.Common) (ask, *Error) {
+	a.serve(w, r, func(f *form, c query.Common) (q question, err *Error) {
 		p := query.RangeParams{Common: c}
-		var err *Error
 		if p.Start, p.End, p.Step, err = f.rangeOf(); err != nil {
-			return nil, err
+			return q, err
 		}
-		return func(ctx context.Context) (*query.Result, error) { return a.engine.Range(ctx, p) }, nil
+		return question{start: p.Start, end: p.End, step: p.Step, ask: func(ctx context.Context) (*query.Result, error) { return a.engine.Range(ctx, p) }}, nil
 	})
 }
 
-// ask puts a question, read and checked, to the engine.
-type ask func(ctx context.Context) (*query.Result, error)
+// question is a query, read and checked.
+type question struct {
+	start, end time.Time
+	step       time.Duration                                    // 0: at one time
+	ask        func(ctx context.Context) (*query.Result, error) // puts it to the engine
+}
+
+// outcome is what became of a question.
+type outcome struct {
+	route, miss string
+	stats       *queryStats // nil: none
+	err         error
+}
 
 // serve is what both kinds of query have in common; read reads what they have not.
-func (a *API) serve(w http.ResponseWriter, r *http.Request, read func(*form, query.Common) (ask, *Error)) {
+func (a *API) serve(w http.ResponseWriter, r *http.Request, read func(*form, query.Common) (question, *Error)) {
 	f, err := readForm(w, r)
 	if err != nil {
 		WriteError(w, err)
@@ -72,14 +83,19 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request, read func(*form, que
 		return
 	}
 	common.Exact = exactPlease(r)
-	question, err := read(f, common)
+	q, err := read(f, common)
 	if err != nil {
 		WriteError(w, err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), common.Timeout)
 	defer cancel()
-	a.answer(ctx, w, r, f, question)
+	began := time.Now()
+	out := a.answer(ctx, w, r, f, q)
+	took := time.Since(began)
+	a.metrics.count(out.route, out.miss)
+	a.metrics.seconds.WithLabelValues(out.route).Observe(took.Seconds())
+	a.opts.Log.note(r, common.Expr, &q, &out, took)
 }
 
 func (a *API) common(f *form) (c query.Common, err *Error) {
@@ -97,35 +113,32 @@ func (a *API) common(f *form) (c query.Common, err *Error) {
 	return c, err
 }
 
-func (a *API) answer(ctx context.Context, w http.ResponseWriter, r *http.Request, f *form, question ask) {
+func (a *API) answer(ctx context.Context, w http.ResponseWriter, r *http.Request, f *form, q question) outcome {
 	if a.opts.Upstream != nil && a.opts.Copy == nil && exactPlease(r) {
-		a.forward(ctx, w, r, f, missNoStore)
-		return
+		return a.forward(ctx, w, r, f, missNoStore)
 	}
-	res, err := question(ctx)
+	res, err := q.ask(ctx)
 	if err == nil {
 		defer res.Close()
-		a.respond(w, f, res)
-		return
+		return a.respond(w, f, res)
 	}
 	reason := missNone
 	if miss, ok := errors.AsType[*query.MissError](err); ok {
 		reason = miss.Reason
 		if a.opts.Upstream != nil {
-			a.forward(ctx, w, r, f, reason)
-			return
+			return a.forward(ctx, w, r, f, reason)
 		}
 	}
-	a.metrics.count(routeNone, reason)
 	WriteError(w, classifyQuery(err))
+	return outcome{route: routeNone, miss: reason, err: err}
 }
 
 // respond writes a result. Everything that can fail is done before the first byte (H5).
-func (a *API) respond(w http.ResponseWriter, f *form, res *query.Result) {
+func (a *API) respond(w http.ResponseWriter, f *form, res *query.Result) outcome {
+	st := statsOf(res)
 	out := &answer{value: res.Value, warnings: res.Warnings, infos: res.Infos}
 	err := out.check()
 	if want := f.Get("stats"); want != "" && err == nil {
-		st := statsOf(res)
 		out.stats, err = json.Marshal(st)
 		if want == statsAll {
 			out.infos = append(out.infos[:len(out.infos):len(out.infos)], st.inWords())
@@ -136,9 +149,8 @@ func (a *API) respond(w http.ResponseWriter, f *form, res *query.Result) {
 	}
 	if err != nil {
 		WriteError(w, &Error{Type: TypeInternal, Err: err})
-		return
+		return outcome{route: routeNone, err: err}
 	}
-	a.metrics.count(res.Route, res.Miss)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set(HeaderRoute, res.Route)
@@ -149,6 +161,7 @@ func (a *API) respond(w http.ResponseWriter, f *form, res *query.Result) {
 	w.WriteHeader(http.StatusOK)
 	e := encoder{w: w, buf: make([]byte, 0, 4<<10)}
 	e.encode(out)
+	return outcome{route: res.Route, miss: res.Miss, stats: st}
 }
 
 // exactPlease reports whether the client asks for the exact source: Cache-Control: no-store.
@@ -164,16 +177,15 @@ func exactPlease(r *http.Request) bool {
 }
 
 // forward hands the whole request to the upstream and passes its answer on as it is.
-func (a *API) forward(ctx context.Context, w http.ResponseWriter, r *http.Request, f *form, why string) {
+func (a *API) forward(ctx context.Context, w http.ResponseWriter, r *http.Request, f *form, why string) outcome {
 	ans, err := a.opts.Upstream.Forward(ctx, r, f.body)
 	if err != nil {
-		a.metrics.count(routeNone, why)
 		e := *classify(err)
 		e.Err = fmt.Errorf("%w (forwarded because of %s)", e.Err, why)
 		WriteError(w, &e)
-		return
+		return outcome{route: routeNone, miss: why, err: e.Err}
 	}
-	a.metrics.count(routeUpstream, why)
 	w.Header().Set(HeaderRoute, routeUpstream)
 	ans.WriteTo(w)
+	return outcome{route: routeUpstream, miss: why}
 }

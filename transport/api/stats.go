@@ -39,6 +39,13 @@ type ownStats struct {
 	SketchError     float64        `json:"sketchError,omitempty"`
 	Recorded        int            `json:"recordedSteps"`  // of recorded windows, read as they were recorded
 	Evaluated       int            `json:"evaluatedSteps"` // of materializations, evaluated because they are not recorded
+	Timings         ownTimings     `json:"timings"`
+}
+
+// ownTimings are in seconds. What the engine took of them stands among Prometheus' members.
+type ownTimings struct {
+	Total   float64 `json:"totalTime"`   // from when the query was asked, a place to wait for included
+	Reading float64 `json:"readingTime"` // of this, waiting for panes and reading them
 }
 
 func statsOf(res *query.Result) *queryStats {
@@ -46,6 +53,7 @@ func statsOf(res *query.Result) *queryStats {
 		Route: res.Route, Seq: res.Seq, Miss: res.Miss, Leaves: res.Stats.Leaves, Raw: res.Stats.Raw, Reads: res.Stats.Reads,
 		Series: res.Stats.Series, Samples: res.Stats.Samples, Columns: res.Stats.Columns,
 		Recorded: res.Stats.Recorded, Evaluated: res.Stats.Evaluated,
+		Timings: ownTimings{Total: res.Stats.Took.Seconds(), Reading: res.Stats.Reading.Seconds()},
 	}}
 	s.Tidemark.Steps = map[string]int{res.Route: res.Stats.Steps}
 	if res.Route == query.RouteLive {
