@@ -220,7 +220,7 @@ func TestR3_KnownSeriesAllocateNothing2(t *testing.T) {
 			t.Fatal(err, tally)
 		}
 	}
-	if n := testing.AllocsPerRun(5, run); n != 0 {
+	if n := allocations(run); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
