@@ -331,7 +331,7 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%q: %s", params, r.body)
 		}
 	}
-	if r := w.get("/api/v1/explain?query=" + url.QueryEscape("count_over_time(m[1m])") + "&start=60&end=61&step=0.5"); !strings.Contains(r.body, `"add"`) {
+	if r := w.get("/api/v1/explain?query=" + url.QueryEscape("count_over_time(nope[1m])")); !strings.Contains(r.body, `"add":"materializations:`) {
 		t.Error(r.body)
 	}
 }
