@@ -40,9 +40,10 @@ const (
 // `fresh` first and at the store second, under the stripe of the label set: so it can never miss one that exists. What leaves the
 // dictionary again, and how, is in forget.go.
 type Dictionary struct {
-	store storeReader
-	seed  uint64
-	limit int // entries of one generation of one shard
+	census Census // nil: nobody counts
+	store  storeReader
+	seed   uint64
+	limit  int // entries of one generation of one shard
 
 	shards  [dictionaryShards]aliasShard
 	stripes [resolveStripes]sync.Mutex
@@ -66,6 +67,23 @@ type Dictionary struct {
 type storeReader interface {
 	get(key []byte, use func(value []byte) error) (found bool, err error)
 	iterate(lower, upper []byte, use func(key, value []byte) (bool, error), begin func()) error
+}
+
+// Census is told of the series that come and go, so that somebody can bound them. It is called with locks held: it never blocks.
+type Census interface {
+	// Admit is asked before a series gets its first reference. Its error refuses the series, and is what Resolve returns.
+	Admit(labels.Labels) error
+	// Left is told of a series that is known no more.
+	Left(labels.Labels)
+}
+
+// SetCensus sets the census, before the first call of Resolve, and returns the reference that the next new series gets: the census
+// has not heard of the series before it.
+func (d *Dictionary) SetCensus(c Census) SeriesRef {
+	d.fresh.Lock()
+	defer d.fresh.Unlock()
+	d.census = c
+	return d.fresh.next
 }
 
 type freshSeries struct {
@@ -223,6 +241,11 @@ func (d *Dictionary) assign(hash Hash, encoded []byte, ls labels.Labels) (Series
 	defer d.fresh.Unlock()
 	if len(d.fresh.byRef) >= maxFresh {
 		return 0, ErrDictionaryFull
+	}
+	if d.census != nil {
+		if err := d.census.Admit(ls); err != nil {
+			return 0, err
+		}
 	}
 	f := &freshSeries{ref: d.fresh.next, hash: hash, encoded: slices.Clip(encoded), labels: ls.Copy(), since: d.now()}
 	d.fresh.next++

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/prometheus/prometheus/model/labels"
 )
 
 const (
@@ -133,11 +134,20 @@ func (l *Log) forgetStripe(db *pebble.DB, stripe byte, refs []SeriesRef) (int, e
 	defer d.fresh.Unlock()
 	b := db.NewBatch()
 	var errs []error
+	var left []labels.Labels
 	n := 0
 	for _, ref := range refs {
 		hash, ok := d.fresh.retiring[ref]
 		if !ok {
 			continue
+		}
+		if d.census != nil {
+			_, err := d.store.get(seriesKey(ref), func(value []byte) error {
+				ls, err := decodeSeries(ref, value)
+				left = append(left, ls)
+				return err
+			})
+			errs = append(errs, err)
 		}
 		delete(d.fresh.retiring, ref)
 		d.forgottenNow(ref, l.opts.Monotonic())
@@ -155,6 +165,9 @@ func (l *Log) forgetStripe(db *pebble.DB, stripe byte, refs []SeriesRef) (int, e
 	if err := db.Apply(b, pebble.NoSync); err != nil {
 		l.setPoison(err) // what is in the store is not known
 		return n, l.Err()
+	}
+	for _, ls := range left {
+		d.census.Left(ls)
 	}
 	return n, b.Close()
 }
@@ -266,6 +279,9 @@ func (d *Dictionary) abandon(f *freshSeries, now time.Duration) bool {
 	delete(d.fresh.byHash, f.hash)
 	d.freshCount.Add(-1)
 	d.forgottenNow(f.ref, now)
+	if d.census != nil {
+		d.census.Left(f.labels)
+	}
 	return true
 }
 

@@ -41,6 +41,8 @@ type gate struct {
 	full    func() bool // the log has reached its cap; nil: never
 
 	freeBytes func(path string) (uint64, error)
+	ballast   *ballast // nil: none is kept
+	failed    bool     // of the ballast, the last time; watch's own
 
 	waiting    func() int64 // bytes of closed buckets that checkpoints fail to write
 	maxWaiting int64
@@ -183,11 +185,25 @@ func (g *gate) watch(ctx context.Context) error {
 			return nil
 		case <-every.C:
 			// A disk that cannot be asked is not taken for a full one: the log itself will say.
-			_ = g.lookAtDisk()
+			if g.lookAtDisk() == nil {
+				g.keepBallast()
+			}
 			g.lag.look(g.now())
 			g.lookAtSize()
 		}
 	}
+}
+
+// keepBallast makes the ballast again where there is room for it. What keeps it from being made is said once.
+func (g *gate) keepBallast() {
+	if g.ballast == nil {
+		return
+	}
+	err := g.ballast.keep(g.free.Load(), g.minFree)
+	if err != nil && !g.failed {
+		g.ballast.logger.Warn("The ballast cannot be kept; a start on a full disk may fail", "err", err)
+	}
+	g.failed = err != nil
 }
 
 func (g *gate) lookAtDisk() error {

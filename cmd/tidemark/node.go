@@ -65,6 +65,8 @@ type node struct {
 	lag     *lagMeter
 	pulse   *pulse
 	barrier *barrier
+	census  *census
+	ballast *ballast
 
 	recorder *window.Recorder // set by recordWindows
 	queryLog *api.QueryLog
@@ -97,7 +99,11 @@ type loaded struct {
 func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger) (*node, error) {
 	n := &node{flags: f, logger: logger, index: series.New(), started: time.Now(), registry: prometheus.NewRegistry(), begun: make(chan struct{})}
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: n.started, ok: true})
-	if err := errors.Join(checkStorage(f.around.storage(), f.storagePath), checkSpace(f.storagePath, f.around.freeBytes)); err != nil {
+	n.ballast = newBallast(f.storagePath, int64(f.ballast), logger)
+	if err := checkStorage(f.around.storage(), f.storagePath); err != nil {
+		return nil, err
+	}
+	if err := makeSpace(f.storagePath, f.around.freeBytes, n.ballast); err != nil {
 		return nil, err
 	}
 	var err error
@@ -115,6 +121,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	if err := n.openCopy(cfg.Exact); err != nil {
 		return nil, errors.Join(err, n.views.Close(), n.events.Close())
 	}
+	n.census = newCensus(cfg.ExperimentLabel, f.maxExperimentSeries, f.maxExperiments, n.events.Dictionary(), logger)
 	n.lag = newLagMeter(n.events, n.panes)
 	lags := lagMeters{n.lag}
 	if n.copy != nil {
@@ -134,6 +141,9 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	}
 	if n.gate.freeBytes == nil {
 		n.gate.freeBytes = statFree
+	}
+	if f.around.disk == nil && f.around.logFS == nil {
+		n.gate.ballast = n.ballast
 	}
 	if err := n.gate.lookAtDisk(); err != nil {
 		return nil, errors.Join(err, n.close())
@@ -165,6 +175,19 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 
 // minStartBytes is the free space without which nothing is opened: a start writes before it can give anything back.
 const minStartBytes = 8 << 20
+
+// makeSpace is checkSpace that lets the ballast go before it gives up.
+func makeSpace(dir string, freeBytes func(string) (uint64, error), b *ballast) error {
+	err := checkSpace(dir, freeBytes)
+	if err == nil {
+		return nil
+	}
+	released, rerr := b.release()
+	if !released {
+		return errors.Join(err, rerr)
+	}
+	return checkSpace(dir, freeBytes)
+}
 
 // checkSpace refuses to start on a full disk, before anything is touched. With a little more space, but less than the reserve,
 // the service starts and answers queries.

@@ -52,10 +52,12 @@ type serveFlags struct {
 	adminAPI      bool
 	webConfig     string
 	timeouts      transport.Timeouts
+	maxConns      int
 
 	routePrefixGiven bool
 
 	minFree units.Base2Bytes
+	ballast units.Base2Bytes
 	maxLag  time.Duration
 	workers int
 	ckpt    time.Duration
@@ -72,7 +74,9 @@ type serveFlags struct {
 	maxSeries, maxRequestSamples     int
 	maxRequests                      int
 	maxLabels, maxName, maxValue     int
-	rateLimit                        float64
+	maxExperimentSeries              int
+	maxExperiments                   int
+	rateLimit, clientShare           float64
 
 	log   promslog.Config
 	flags map[string]string // as given, for /api/v1/status/flags
@@ -153,10 +157,12 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c.Flag("web.read-timeout", "How long a request may take to arrive, body included.").Default(t.Read.String()).DurationVar(&f.timeouts.Read)
 	c.Flag("web.write-timeout", "How long a client may leave a piece of an answer untaken.").Default(t.Write.String()).DurationVar(&f.timeouts.Write)
 	c.Flag("web.idle-timeout", "How long a silent connection is kept.").Default(t.Idle.String()).DurationVar(&f.timeouts.Idle)
+	c.Flag("web.max-connections", "Connections at one time, of which one address gets half; others are closed at once.").Default(strconv.Itoa(transport.DefaultMaxConnections)).IntVar(&f.maxConns)
 	c.Flag("web.enable-admin-api", "Let POST "+transport.SnapshotPath+" make backups.").Default("false").BoolVar(&f.adminAPI)
 	c.Flag("web.enable-lifecycle", "Let POST or PUT /-/reload read the configuration again, as SIGHUP does.").Default("false").BoolVar(&f.lifecycle)
 
 	c.Flag("log.min-free-bytes", "Writes get 503 while the disk of the log has less space than this.").Default("256MiB").BytesVar(&f.minFree)
+	c.Flag("storage.ballast-bytes", "Size of a file that is let go when a start finds the disk full. 0 = none.").Default("16MiB").BytesVar(&f.ballast)
 	c.Flag("projection.max-lag", "Writes get 503 while a projection is further behind the log than this. 0 = never.").Default("30s").DurationVar(&f.maxLag)
 	c.Flag("projection.workers", "Goroutines that fold. 0 = one for each CPU.").Default("0").IntVar(&f.workers)
 	c.Flag("projection.checkpoint-interval", "Time in which every shard is written once.").Default("15s").DurationVar(&f.ckpt)
@@ -176,6 +182,7 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	size("write.max-body-bytes", "Largest body of a write, as it comes.", rw.MaxBodyBytes, &f.maxBody)
 	size("write.max-decoded-bytes", "Largest body of a write, decompressed.", rw.MaxDecodedBytes, &f.maxDecoded)
 	size("write.max-inflight-bytes", "Memory of all writes under way; beyond it 503.", rw.MaxInflightBytes, &f.maxInflight)
+	c.Flag("write.max-client-share", "Part of the writes under way, from 0 to 1, that one user or address may have; beyond it 503.").Default(strconv.FormatFloat(rw.MaxClientShare, 'g', -1, 64)).Float64Var(&f.clientShare)
 	c.Flag("write.max-future", "How far ahead of the clock a sample may be. 0 = any distance.").Default(rw.MaxFuture.String()).DurationVar(&f.maxFuture)
 	count := func(name, help string, def int, to *int) { c.Flag(name, help).Default(strconv.Itoa(def)).IntVar(to) }
 	count("write.max-inflight-requests", "Writes under way; beyond it 503.", rw.MaxInflightRequests, &f.maxRequests)
@@ -184,6 +191,8 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	count("write.max-labels", "Labels of one series.", rw.MaxLabels, &f.maxLabels)
 	count("write.max-label-name-bytes", "Length of a label name.", rw.MaxLabelNameBytes, &f.maxName)
 	count("write.max-label-value-bytes", "Length of a label value.", rw.MaxLabelValueBytes, &f.maxValue)
+	count("write.max-series-per-experiment", "Series with one value of the experiment label; new ones beyond it are refused. 0 = any number.", 1_000_000, &f.maxExperimentSeries)
+	count("write.max-experiments", "Values of the experiment label; series of new ones beyond it are refused. 0 = any number.", 100_000, &f.maxExperiments)
 	c.Flag("write.rate-limit", "Requests per second; beyond it 503. 0 = no limit.").Default("0").Float64Var(&f.rateLimit)
 	promslogflag.AddFlags(app, &f.log)
 	return c
@@ -278,9 +287,13 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 	if err != nil {
 		return errors.Join(err, n.close())
 	}
+	bounded, err := transport.Limit(listener, f.maxConns, n.registry)
+	if err != nil {
+		return errors.Join(err, n.close())
+	}
 	opened(n)
 	reload := func(ctx context.Context) error { return reloadOnHangup(ctx, hangup, n, logger) }
-	err = f.runGroup(ctx, n, transport.Server(handler, f.timeouts), listener, reload, logger)
+	err = f.runGroup(ctx, n, transport.Server(handler, f.timeouts), bounded, reload, logger)
 	if cerr := n.close(); err == nil {
 		err = cerr
 	}
@@ -321,6 +334,7 @@ func (f *serveFlags) runGroup(
 	add(n.gate.watch)
 	add(n.pulse.run)
 	add(n.outlive(n.startUp))
+	add(n.census.run)
 	add(n.outlive(n.ticker.Run))
 	add(n.outlive(n.compact.Run))
 	add(n.outlive(n.expirer.Run))
@@ -408,7 +422,8 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		MaxBodyBytes: int64(f.maxBody), MaxDecodedBytes: int64(f.maxDecoded), MaxInflightBytes: int64(f.maxInflight),
 		MaxInflightRequests: f.maxRequests, MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
 		MaxLabels: f.maxLabels, MaxLabelNameBytes: f.maxName, MaxLabelValueBytes: f.maxValue,
-		MaxFuture: f.maxFuture, Now: f.around.time, BodyTimeout: rw.BodyTimeout,
+		MaxClientShare: f.clientShare,
+		MaxFuture:      f.maxFuture, Now: f.around.time, BodyTimeout: rw.BodyTimeout,
 		RateLimit: f.rateLimit, RateBurst: max(1, int(f.rateLimit)),
 	})
 	if err != nil {

@@ -70,6 +70,10 @@ type Table struct {
 	blocks map[Key][]*chunk
 	bytes  int
 	puts   int
+
+	// The chunk that was appended to last, and its block: panes of one block come one after the other.
+	last *chunk
+	at   Key
 }
 
 // NewTable returns an empty table.
@@ -109,20 +113,37 @@ func (t *Table) note(k Key, e entry) {
 
 // chunk returns the chunk to append to.
 func (t *Table) chunk(k Key) *chunk {
+	if t.last != nil && t.at == k && t.last.room(t.last.each()) {
+		return t.last
+	}
 	cs := t.blocks[k]
 	entries, each := minChunkEntries, chunkPaneBytes
 	if n := len(cs); n > 0 {
 		last := cs[n-1]
-		each = len(last.data)/len(last.entries) + 1
-		each += each / 2
-		if len(last.entries) < cap(last.entries) && cap(last.data)-len(last.data) >= each {
+		if each = last.each(); last.room(each) {
+			t.last, t.at = last, k
 			return last
 		}
 		entries = max(minChunkEntries, min(2*len(last.entries), maxChunkEntries, maxChunkBytes/each))
 	}
 	c := &chunk{entries: make([]entry, 0, entries), data: make([]byte, 0, entries*each)}
 	t.blocks[k] = append(cs, c)
+	t.last, t.at = c, k
 	return c
+}
+
+// each returns the bytes that one more pane is taken to need, from those that there are.
+func (c *chunk) each() int {
+	if len(c.entries) == 0 {
+		return chunkPaneBytes
+	}
+	each := len(c.data)/len(c.entries) + 1
+	return each + each/2
+}
+
+// room says whether one more entry of so many bytes fits.
+func (c *chunk) room(each int) bool {
+	return len(c.entries) < cap(c.entries) && cap(c.data)-len(c.data) >= each
 }
 
 // Len returns the number of puts, and Bytes their payload.

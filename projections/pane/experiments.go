@@ -134,15 +134,26 @@ func (s *Shard) openedOne(sr *seriesState) {
 	if s.generation != 0 {
 		return
 	}
+	known := sr.counted != nil && !sr.counted.dropped
 	x := s.of(sr)
 	if x.pending++; x.pending == 1 {
 		s.pending[x.name] = x
 	}
-	if x.open == nil {
-		x.open = make(map[log.SeriesRef]struct{})
+	if !known || opens(sr.members) == 1 { // else another one that is open has put it there
+		if x.open == nil {
+			x.open = make(map[log.SeriesRef]struct{})
+		}
+		x.open[sr.ref] = struct{}{}
 	}
-	x.open[sr.ref] = struct{}{}
 	s.changed(x)
+}
+
+// opens counts the open buckets.
+func opens(members []member) (n int) {
+	for i := range members {
+		n += len(members[i].open)
+	}
+	return n
 }
 
 // shutSome counts n open buckets of a series as closed; they are no longer among those of its members.
@@ -154,7 +165,7 @@ func (s *Shard) shutSome(sr *seriesState, n int) {
 	if x.pending -= n; x.pending == 0 {
 		delete(s.pending, x.name)
 	}
-	if !slices.ContainsFunc(sr.members, func(m member) bool { return len(m.open) > 0 }) {
+	if opens(sr.members) == 0 {
 		delete(x.open, sr.ref)
 	}
 	s.changed(x)
@@ -386,10 +397,7 @@ func (s *Shard) countPending() {
 	}
 	for i := range s.series {
 		sr := &s.series[i]
-		n := 0
-		for j := range sr.members {
-			n += len(sr.members[j].open)
-		}
+		n := opens(sr.members)
 		if n == 0 {
 			continue
 		}

@@ -46,7 +46,7 @@ type lateSample struct {
 type Healing struct {
 	Plan    *plan.Plan // in force at the heal
 	Streams map[plan.StreamID]HealCounts
-	Beyond  []plan.StreamID // of the plan, that a heal does not reach: they were added to it later, with their history
+	Beyond  []plan.StreamID        // of the plan, that a heal does not reach: they were added to it later, with their history
 	buckets [Shards][]healedBucket // by stream, series and end
 }
 

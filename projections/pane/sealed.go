@@ -17,10 +17,15 @@ const sealAt = 4
 // before it, read from the other end; both are uvarints. A series that is scraped regularly, with values of few digits, takes three to five
 // bytes a sample.
 type sealed struct {
-	b          []byte
+	b          []byte // what was dropped is before off, and makes room for what comes
+	off        int
 	n          int
+	first      int64   // the time of the first sample; valid while n > 0
 	head, tail sample2 // the sample before the first, and the last
 }
+
+// bytes returns those of the samples.
+func (s *sealed) bytes() []byte { return s.b[s.off:] }
 
 // sample2 is a sample with its distance in time to the one before it.
 type sample2 struct {
@@ -32,7 +37,7 @@ func (s *sealed) push(t int64, v float64) {
 	if s.n == 0 {
 		s.head = sample2{t: t}
 		s.tail = s.head
-		s.b = s.b[:0]
+		s.b, s.off, s.first = s.b[:0], 0, t
 	}
 	x := sample2{t: t, d: t - s.tail.t, v: math.Float64bits(v)}
 	s.b = binary.AppendVarint(s.b, x.d-s.tail.d)
@@ -43,8 +48,11 @@ func (s *sealed) push(t int64, v float64) {
 
 // next reads the sample behind one, and returns the bytes that it takes; 0 if there is none.
 func (x sample2) next(b []byte) (sample2, int) {
-	d, n := binary.Varint(b)
-	if n <= 0 {
+	var d int64
+	n := 1
+	if len(b) > 0 && b[0] < 0x80 { // as nearly always
+		d = int64(b[0]>>1) ^ -int64(b[0]&1)
+	} else if d, n = binary.Varint(b); n <= 0 {
 		return x, 0
 	}
 	v, k := binary.Uvarint(b[n:])
@@ -59,7 +67,7 @@ func (x sample2) next(b []byte) (sample2, int) {
 
 // dropThrough drops the samples at or before t.
 func (s *sealed) dropThrough(t int64) {
-	if s.n == 0 {
+	if s.n == 0 || s.first > t {
 		return
 	}
 	if s.tail.t <= t {
@@ -67,11 +75,12 @@ func (s *sealed) dropThrough(t int64) {
 		return
 	}
 	for {
-		x, k := s.head.next(s.b)
+		x, k := s.head.next(s.bytes())
 		if x.t > t {
+			s.first = x.t
 			return
 		}
-		s.head, s.b = x, s.b[k:]
+		s.head, s.off = x, s.off+k
 		s.n--
 	}
 }
@@ -79,7 +88,7 @@ func (s *sealed) dropThrough(t int64) {
 // appendTo appends the samples.
 func (s *sealed) appendTo(ts []int64, vs []float64) ([]int64, []float64) {
 	ts, vs = slices.Grow(ts, s.n), slices.Grow(vs, s.n)
-	x, b := s.head, s.b
+	x, b := s.head, s.bytes()
 	for range s.n {
 		var k int
 		x, k = x.next(b)
@@ -112,12 +121,22 @@ func (r *run) seal(t int64) {
 	r.t, r.v = append(r.t[:0], r.t[k:]...), append(r.v[:0], r.v[k:]...)
 }
 
-// room makes room for n more samples, and hardly more: half of the series' memory would else be room.
+// room makes room for n more samples, in the place of dropped ones if it can, and hardly more: half of the series' memory would else be
+// room.
 func (s *sealed) room(n int) {
-	const perSample = 5
-	if cap(s.b)-len(s.b) < perSample*n {
-		s.b = append(make([]byte, 0, len(s.b)+perSample*(n+2*sealAt)), s.b...)
+	kept, each := s.bytes(), 5
+	if s.n > 0 {
+		each = len(kept)/s.n + 1
 	}
+	switch {
+	case cap(s.b)-len(s.b) >= each*n:
+		return
+	case cap(s.b)-len(kept) >= each*n:
+		s.b = s.b[:copy(s.b, kept)]
+	default:
+		s.b = append(make([]byte, 0, len(kept)+each*(n+sealAt)), kept...)
+	}
+	s.off = 0
 }
 
 // open undoes seal.
@@ -138,8 +157,8 @@ func (e *encoder) run(r *run) {
 		e.v(r.old.head.t)
 		e.v(r.old.head.d)
 		e.b = binary.LittleEndian.AppendUint64(e.b, r.old.head.v)
-		e.u(uint64(len(r.old.b)))
-		e.b = append(e.b, r.old.b...)
+		e.u(uint64(len(r.old.bytes())))
+		e.b = append(e.b, r.old.bytes()...)
 	}
 	e.increasing(r.t)
 	for _, v := range r.v {
@@ -161,6 +180,9 @@ func (d *decoder) run() (r run) {
 			if k == 0 || i > 0 && y.t <= x.t {
 				d.fail("sealed samples out of order")
 				return run{}
+			}
+			if i == 0 {
+				r.old.first = y.t
 			}
 			x, b = y, b[k:]
 		}

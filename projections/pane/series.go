@@ -128,11 +128,29 @@ type seriesState struct {
 	experiment  string      // value of the experiment label, or Unlabelled
 	counted     *experiment // what is counted of it; looked up when it is first needed
 	raw         run
-	histograms  []int64 // times of native-histogram samples within the run's reach, increasing
-	lastApplied int64   // log time of the last applied sample, ms
-	lastNamed   int64   // log time of the last event that named the series, ms
+	histograms  *histogramTimes // nil if there are none, as nearly always
+	lastApplied int64           // log time of the last applied sample, ms
+	lastNamed   int64           // log time of the last event that named the series, ms
 	members     []member
 	gen         uint16 // of the place that the series stands in: timers of the one before it do not mean it
+}
+
+// histogramTimes are the times of a series' native-histogram samples within its run's reach, increasing.
+type histogramTimes struct{ t []int64 }
+
+// times may be called on nil.
+func (h *histogramTimes) times() []int64 {
+	if h == nil {
+		return nil
+	}
+	return h.t
+}
+
+func newHistogramTimes(ts []int64) *histogramTimes {
+	if len(ts) == 0 {
+		return nil
+	}
+	return &histogramTimes{ts}
 }
 
 // prune gives up the raw samples that no member can read any more, as of log time now. A tail ends here, and what it covered
@@ -157,19 +175,20 @@ func (s *seriesState) prune(now, horizon int64) {
 		keep = math.MaxInt64 // of an evicted series nothing is left
 	}
 	s.raw.dropThrough(keep)
-	if len(s.histograms) > 0 && s.histograms[0] <= keep {
-		i, ok := slices.BinarySearch(s.histograms, keep)
+	if ts := s.histograms.times(); len(ts) > 0 && ts[0] <= keep {
+		i, ok := slices.BinarySearch(ts, keep)
 		if ok {
 			i++
 		}
-		s.histograms = slices.Delete(s.histograms, 0, i)
+		s.histograms = newHistogramTimes(slices.Delete(ts, 0, i))
 	}
 }
 
 // histogramIn says whether a native-histogram sample fell into the bucket ending at e.
 func (s *seriesState) histogramIn(st *stream, e int64) bool {
-	i, _ := slices.BinarySearch(s.histograms, st.before(e)+1)
-	return i < len(s.histograms) && s.histograms[i] <= e-st.edge
+	ts := s.histograms.times()
+	i, _ := slices.BinarySearch(ts, st.before(e)+1)
+	return i < len(ts) && ts[i] <= e-st.edge
 }
 
 // settle puts the raw samples that are in no open bucket into little memory.

@@ -493,7 +493,8 @@ func (s *Shard) applySample(idx int32, sr *seriesState, t int64, v float64) bool
 // applyHistogram files the time of a native-histogram sample, and reports whether a stream took it: its bucket says that it holds
 // what panes cannot answer.
 func (s *Shard) applyHistogram(idx int32, sr *seriesState, t int64) bool {
-	pos, have := slices.BinarySearch(sr.histograms, t)
+	ts := sr.histograms.times()
+	pos, have := slices.BinarySearch(ts, t)
 	if have {
 		return false
 	}
@@ -504,7 +505,7 @@ func (s *Shard) applyHistogram(idx int32, sr *seriesState, t int64) bool {
 		}
 	}
 	if applied {
-		sr.histograms = slices.Insert(sr.histograms, pos, t)
+		sr.histograms = newHistogramTimes(slices.Insert(ts, pos, t))
 		sr.lastApplied = s.logTime
 	}
 	return applied

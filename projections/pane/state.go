@@ -182,7 +182,7 @@ func (e *encoder) series(sr *seriesState, position map[*stream]uint64) {
 	e.v(sr.lastApplied)
 	e.v(sr.lastNamed)
 	e.run(&sr.raw)
-	e.increasing(sr.histograms)
+	e.increasing(sr.histograms.times())
 	e.u(uint64(len(sr.members)))
 	for i := range sr.members {
 		m := &sr.members[i]
@@ -409,7 +409,7 @@ func (d *decoder) series(s *Shard, ref uint64) {
 	sr := seriesState{ref: log.SeriesRef(ref), lastApplied: d.v(), lastNamed: d.v()}
 	s.setSlot(d, ref, int32(len(s.series)+1))
 	sr.raw = d.run()
-	sr.histograms = d.increasing(d.count(1))
+	sr.histograms = newHistogramTimes(d.increasing(d.count(1)))
 	for range d.count(6) {
 		p := d.u()
 		if p >= uint64(len(s.streams)) {

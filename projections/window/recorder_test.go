@@ -438,7 +438,7 @@ materializations:
 		{over("sum(rate(odd[30s]))", 15_000, 60_000, 15_000), 4, 1},
 		{over("-(sum(increase(odd[30s])) + sum(rate(even[30s])))", 15_000, 60_000, 15_000), 4, 2},
 		{over("-(sum(increase(odd[30s])) + sum(rate(even[30s])))", 15_000, 30_000, 15_000), 2, 1},
-		{over("sum(increase(odd[30s])) - sum(rate(odd[30s]))", 15_000, 60_000, 15_000), 0, 1},                 // two places, of which one is told
+		{over("sum(increase(odd[30s])) - sum(rate(odd[30s]))", 15_000, 60_000, 15_000), 0, 1},              // two places, of which one is told
 		{over("sum(rate(odd[30s])) * sum(quantile_over_time(2, odd[30s]))", 15_000, 60_000, 15_000), 0, 1}, // and a warning
 	} {
 		res, err := r.check(tc.q, all)

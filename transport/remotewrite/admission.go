@@ -1,6 +1,9 @@
 package remotewrite
 
 import (
+	"net"
+	"net/http"
+	"sync"
 	"sync/atomic"
 
 	"tidemark/log"
@@ -9,44 +12,96 @@ import (
 // inflight bounds the number of requests under way and the memory of all of them together. Nobody waits for it: a request
 // that does not fit is told to come again, so that memory and goroutines are flat under any number of senders, also while a
 // disk stalls and nothing can be acknowledged.
+//
+// No client takes all of it: one may hold maxClient bytes and maxClientRequests requests, so that others are served while it is told
+// to come again.
 type inflight struct {
 	max         int64
 	used        atomic.Int64
 	maxRequests int64
 	requests    atomic.Int64
+
+	maxClient, maxClientRequests int64
+	mu                           sync.Mutex
+	clients                      map[string]*holding // that have a request under way
 }
 
-// enter counts a request in, until leave. It fails with errRequests.
-func (f *inflight) enter() error {
+// holding is what one client holds.
+type holding struct{ bytes, requests int64 }
+
+// clientOf names who sends: the user, where one is known, else the address without its port.
+func clientOf(r *http.Request) string {
+	if name, _, ok := r.BasicAuth(); ok {
+		return "user " + name
+	}
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
+// enter counts a request of a client in, until the lease is released. It fails with errRequests or errClient.
+func (f *inflight) enter(client string) (*lease, error) {
 	if f.requests.Add(1) > f.maxRequests {
 		f.requests.Add(-1)
-		return errRequests
+		return nil, errRequests
 	}
-	return nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.clients[client]
+	if c == nil {
+		c = &holding{}
+		if f.clients == nil {
+			f.clients = make(map[string]*holding)
+		}
+		f.clients[client] = c
+	}
+	if c.requests >= f.maxClientRequests {
+		f.requests.Add(-1)
+		return nil, errClient
+	}
+	c.requests++
+	return &lease{of: f, client: client, holds: c}, nil
 }
-
-func (f *inflight) leave() { f.requests.Add(-1) }
 
 // lease is what one request holds of an inflight.
 type lease struct {
-	of   *inflight
-	held int64
+	of     *inflight
+	client string
+	holds  *holding
+	held   int64
 }
 
-// grow takes n more bytes, before they are allocated. It fails with errInflight.
+// grow takes n more bytes, before they are allocated. It fails with errInflight or errClient.
 func (l *lease) grow(n int64) error {
-	if used := l.of.used.Add(n); used > l.of.max {
-		l.of.used.Add(-n)
+	f := l.of
+	if used := f.used.Add(n); used > f.max {
+		f.used.Add(-n)
 		return errInflight
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if l.holds.bytes+n > f.maxClient {
+		f.used.Add(-n)
+		return errClient
+	}
+	l.holds.bytes += n
 	l.held += n
 	return nil
 }
 
 // release gives everything back.
 func (l *lease) release() {
-	l.of.used.Add(-l.held)
-	l.held = 0
+	f := l.of
+	f.used.Add(-l.held)
+	f.requests.Add(-1)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l.holds.bytes -= l.held
+	if l.holds.requests--; l.holds.requests == 0 {
+		delete(f.clients, l.client)
+	}
 }
 
 // What the parts of an event take in memory, in bytes, in the builder and in the finished event together. Strings and

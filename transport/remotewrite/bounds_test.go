@@ -152,7 +152,7 @@ func (s *stall) String() string { return "stall" }
 func TestCase_B34_StalledDisk(t *testing.T) {
 	const waiting = 20
 	disk := &stall{}
-	r := newRigOn(t, errorfs.Wrap(vfs.NewMem(), disk), func(o *Options) { o.MaxInflightRequests = waiting })
+	r := newRigOn(t, errorfs.Wrap(vfs.NewMem(), disk), func(o *Options) { o.MaxInflightRequests, o.MaxClientShare = waiting, 1 })
 	if a := r.post(request(t, `__name__=m : 1@1000`)); a.code != http.StatusNoContent {
 		t.Fatal(a)
 	}
@@ -482,7 +482,7 @@ func TestR3_KnownSeriesAllocateNothing(t *testing.T) {
 			t.Fatal(err, tally)
 		}
 	}
-	if n := testing.AllocsPerRun(5, run); n != 0 {
+	if n := allocations(run); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -509,4 +509,17 @@ func TestNew_Refuses(t *testing.T) {
 			t.Errorf("handler %d on one registry: %v", i, err)
 		}
 	}
+}
+
+// allocations returns how many f makes. The runtime counts those of all goroutines, what other tests have left running among them: f's own
+// are there each time.
+func allocations(f func()) float64 {
+	least := testing.AllocsPerRun(5, f)
+	for range 9 {
+		if least == 0 {
+			break
+		}
+		least = min(least, testing.AllocsPerRun(5, f))
+	}
+	return least
 }

@@ -2,8 +2,10 @@ package remotewrite
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"strings"
@@ -207,11 +209,10 @@ func TestR3_KnownSeriesAllocateNothing2(t *testing.T) {
 	}
 	a := r.handler.arenas.get()
 	a.decoded = decoded
+	l := &lease{of: &inflight{max: 1 << 40, maxClient: 1 << 40}, holds: &holding{}}
 	run := func() {
 		a.builder.Reset()
-		var l lease
-		l.of = &inflight{max: 1 << 40}
-		if _, err := r.handler.check2(a, &l); err != nil {
+		if _, err := r.handler.check2(a, l); err != nil {
 			t.Fatal(err)
 		}
 		var tally tally
@@ -219,7 +220,7 @@ func TestR3_KnownSeriesAllocateNothing2(t *testing.T) {
 			t.Fatal(err, tally)
 		}
 	}
-	if n := testing.AllocsPerRun(5, run); n > 1 { // the bound of the test itself
+	if n := allocations(run); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -267,4 +268,77 @@ func benchBody2(b *testing.B) []byte {
 		series = append(series, Series{Labels: labels.FromStrings(ls...), Samples: []Sample{{Time: 1000 + int64(i%7), Value: float64(i) * 1.5}}})
 	}
 	return encode2(b, series)
+}
+
+// A44: one client that stalls keeps what it has sent and its share at most; another one is served meanwhile.
+func TestCase_A44_OneClientLeavesRoom(t *testing.T) {
+	r := newRig(t, func(o *Options) {
+		o.MaxBodyBytes, o.MaxDecodedBytes, o.MaxSeries, o.MaxSamples = 64<<10, 64<<10, 100, 100
+		o.MaxInflightBytes, o.MaxInflightRequests, o.MaxClientShare = 4*o.largestRequest(), 100, 0.5
+	})
+	client := func(name string) []string {
+		return []string{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte(name+":x"))}
+	}
+	share := int(r.handler.inflight.maxClient / (64 << 10))
+	var stalled []*io.PipeWriter
+	answers := make(chan reply, share)
+	for range share {
+		body, sender := io.Pipe()
+		stalled = append(stalled, sender)
+		go func() { answers <- r.do(http.MethodPost, r.url(), body, client("greedy")...) }()
+		if _, err := sender.Write(make([]byte, 40<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitFor(t, func() bool { return r.values()["inflight_bytes"] == float64(share*64<<10) })
+	big := make([]byte, 40<<10)
+	if got, want := r.do(http.MethodPost, r.url(), bytes.NewReader(big), client("greedy")...).String(), "503 retry after 1: too much of this client is in flight"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if a := r.do(http.MethodPost, r.url(), bytes.NewReader(big), client("other")...); a.code != http.StatusBadRequest {
+		t.Errorf("another client beside it: %v", a) // the body is none, but it was read
+	}
+	if a := r.post(request(t, `__name__=m : 1@1000`)); a.code != http.StatusNoContent {
+		t.Errorf("a client without a name beside it: %v", a)
+	}
+	for _, s := range stalled {
+		s.Close()
+	}
+	for range stalled {
+		<-answers
+	}
+	waitFor(t, func() bool {
+		r.handler.inflight.mu.Lock()
+		defer r.handler.inflight.mu.Unlock()
+		return len(r.handler.inflight.clients) == 0
+	})
+}
+
+// limitedDictionary refuses series whose label i is bad.
+type limitedDictionary struct{ *log.Dictionary }
+
+func (d limitedDictionary) Resolve(h log.Hash, ls labels.Labels) (log.SeriesRef, error) {
+	if ls.Get("i") == "bad" {
+		return 0, fmt.Errorf("resolve: %w", &LimitError{Reason: ReasonExperimentSeries, Experiment: "e", Limit: 10})
+	}
+	return d.Dictionary.Resolve(h, ls)
+}
+
+// A44: a permanent limit is a 400, and what is within it in the same request is written.
+func TestCase_A44_PermanentLimit(t *testing.T) {
+	r := newRig(t, nil)
+	r.handler.dictionary = limitedDictionary{r.events.Dictionary()}
+	a := r.post2(request2(t, "__name__=m i=good : 1@1000\n__name__=m i=bad : 1@90000000 2@2000 3@3000\nhistogram 7@1000\nexemplar : 1@1000\n__name__=m i=fine : 1@1000"))
+	want := `400 samples 2 histograms 0 exemplars 0: 2 of 5 samples written, 3 rejected, 1 of 1 histograms rejected; 1 of 3 series refused; first fault: timestamp too far in the future, the limit is 600000 ms ahead`
+	if a.String() != want {
+		t.Errorf("got %v, want %s", a, want)
+	}
+	a = r.post(request(t, `__name__=m i=bad : 1@1000`))
+	if want := `400: 0 of 1 samples written, 1 rejected; 1 of 1 series refused; first fault: experiment "e" has as many series as it may, the limit is 10`; a.String() != want {
+		t.Errorf("got %v, want %s", a, want)
+	}
+	v := r.values()
+	if v["samples_rejected_total{experiment_series_limit}"] != 3 || v["histograms_rejected_total{experiment_series_limit}"] != 1 || v["exemplars_rejected_total{experiment_series_limit}"] != 1 {
+		t.Error(v)
+	}
 }

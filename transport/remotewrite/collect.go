@@ -79,7 +79,11 @@ func (h *Handler) collect(a *arena, t *tally) error {
 		if m, said := a.scan.SeriesMetadata(); said && !news {
 			news = !h.families.known(m)
 		}
+		before := t.counts
 		failed = h.collectSeries(a, t, &s, now)
+		if failed != nil {
+			failed = t.limited(failed, before, &a.scan)
+		}
 	}
 	if news {
 		h.collectSeriesMetadata(a, t)

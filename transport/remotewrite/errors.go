@@ -25,6 +25,19 @@ type Unavailable struct {
 // Error implements error.
 func (e *Unavailable) Error() string { return e.Reason }
 
+// LimitError is returned by a Dictionary for a series that is new and would be one too many. The series is refused, and the rest of
+// its request is written: to come again would not help.
+type LimitError struct {
+	Reason     Reason // ReasonExperimentSeries or ReasonExperiments
+	Experiment string
+	Limit      int
+}
+
+// Error implements error.
+func (e *LimitError) Error() string {
+	return refusal{reason: e.Reason, value: []byte(e.Experiment), limit: int64(e.Limit)}.String()
+}
+
 // Faults of a request as a whole. Nothing of it is written.
 var (
 	errMethod      = errors.New("only POST is served here")
@@ -41,6 +54,7 @@ var (
 	errBody        = errors.New("body cannot be read to its end")
 	errInflight    = errors.New("too many bytes of writes are in flight")
 	errRequests    = errors.New("too many writes are in flight")
+	errClient      = errors.New("too much of this client is in flight")
 	errBodySlow    = errors.New("body did not arrive in time")
 )
 
@@ -125,7 +139,7 @@ func answerTo(err error) answer {
 			return answer{status: http.StatusServiceUnavailable, retry: unavailable.RetryAfter}
 		}
 		return answer{status: http.StatusServiceUnavailable, retry: defaultRetryAfter}
-	case errors.Is(err, errInflight), errors.Is(err, errRequests), errors.Is(err, ratelimit.ErrLimited):
+	case errors.Is(err, errInflight), errors.Is(err, errRequests), errors.Is(err, errClient), errors.Is(err, ratelimit.ErrLimited):
 		return answer{status: http.StatusServiceUnavailable, retry: time.Second}
 	case errors.Is(err, errBodySlow):
 		return answer{status: http.StatusServiceUnavailable, retry: defaultRetryAfter, close: true}

@@ -74,7 +74,10 @@ func New(events Appender, dictionary Dictionary, gate Gate, reg prometheus.Regis
 	}
 	h := &Handler{
 		events: events, dictionary: dictionary, gate: gate, opts: opts,
-		inflight: &inflight{max: opts.MaxInflightBytes, maxRequests: int64(opts.MaxInflightRequests)},
+		inflight: &inflight{
+			max: opts.MaxInflightBytes, maxRequests: int64(opts.MaxInflightRequests),
+			maxClient: opts.clientBytes(), maxClientRequests: max(1, int64(float64(opts.MaxInflightRequests)*opts.MaxClientShare)),
+		},
 		arenas:   newArenas(labelReader{labelLimits: labelLimits{maxCount: opts.MaxLabels, maxName: opts.MaxLabelNameBytes, maxValue: opts.MaxLabelValueBytes}}),
 		families: newFamilyRecord(),
 	}
@@ -173,25 +176,24 @@ func (h *Handler) receive(x *exchange) error {
 	if err := h.gate.Admit(); err != nil {
 		return err
 	}
-	if err := h.inflight.enter(); err != nil {
+	l, err := h.inflight.enter(clientOf(x.r))
+	if err != nil {
 		return err
 	}
-	defer h.inflight.leave()
-	l := lease{of: h.inflight}
 	defer l.release()
 	a := h.arenas.get()
 	defer h.arenas.put(a)
-	if err := h.readBody(x.w, x.r, a, &l); err != nil {
+	if err := h.readBody(x.w, x.r, a, l); err != nil {
 		return err
 	}
-	if err := h.decompress(a, &l); err != nil {
+	if err := h.decompress(a, l); err != nil {
 		return err
 	}
 	check := h.check
 	if x.version == version2 {
 		check = h.check2
 	}
-	c, err := check(a, &l)
+	c, err := check(a, l)
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,9 @@ type histogramReader struct {
 	negCounts          []float64
 	posCounts          []float64
 	custom             []float64
+
+	ints   histogram.Histogram // scratch of check, like floats
+	floats histogram.FloatHistogram
 }
 
 // check says what is wrong with a Histogram message that is well formed, in words that repeat nothing of it.
@@ -54,17 +57,20 @@ func (r *histogramReader) check(proto []byte) error {
 	}
 	var err error
 	if r.float {
-		h := histogram.FloatHistogram{
+		r.floats = histogram.FloatHistogram{
 			Schema: r.schema, ZeroThreshold: r.threshold, ZeroCount: r.zero, Count: r.count, Sum: r.sum,
 			PositiveSpans: r.posSpans, PositiveBuckets: r.posCounts, NegativeSpans: r.negSpans, NegativeBuckets: r.negCounts, CustomValues: custom,
 		}
-		err = h.Validate()
+		err = r.floats.Validate()
 	} else {
-		h := histogram.Histogram{
+		r.ints = histogram.Histogram{
 			Schema: r.schema, ZeroThreshold: r.threshold, ZeroCount: r.intZero, Count: r.intCount, Sum: r.sum,
 			PositiveSpans: r.posSpans, PositiveBuckets: r.posDeltas, NegativeSpans: r.negSpans, NegativeBuckets: r.negDeltas, CustomValues: custom,
 		}
-		err = h.Validate()
+		err = r.ints.Validate()
+	}
+	if err == nil {
+		return nil
 	}
 	var why histogram.Error
 	if errors.As(err, &why) {

@@ -33,6 +33,9 @@ const (
 	ReasonOddReferences
 	ReasonNothing
 	ReasonHistogram
+	// ReasonExperimentSeries and ReasonExperiments refuse a series that is new, see LimitError.
+	ReasonExperimentSeries
+	ReasonExperiments
 	// ReasonUnavailable counts what was fine but could not be logged: the sender is told to come again.
 	ReasonUnavailable
 	reasons // how many there are
@@ -71,6 +74,10 @@ func (r Reason) String() string {
 		return "empty_series"
 	case ReasonHistogram:
 		return "invalid_histogram"
+	case ReasonExperimentSeries:
+		return "experiment_series_limit"
+	case ReasonExperiments:
+		return "experiments_limit"
 	case ReasonUnavailable:
 		return "not_logged"
 	default:
@@ -130,6 +137,10 @@ func (r refusal) String() string {
 		return fmt.Sprintf("%d references of labels, which come in pairs", r.got)
 	case ReasonNothing:
 		return "series without samples, histograms, exemplars and metadata"
+	case ReasonExperimentSeries:
+		return fmt.Sprintf("experiment %q has as many series as it may, the limit is %d", echo(r.value), r.limit)
+	case ReasonExperiments:
+		return fmt.Sprintf("experiment %q is new, and there are as many as there may be, the limit is %d", echo(r.value), r.limit)
 	case ReasonHistogram:
 		return fmt.Sprintf("native histogram: %v", r.err)
 	default:

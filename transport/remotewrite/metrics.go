@@ -1,6 +1,7 @@
 package remotewrite
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -52,6 +53,22 @@ func (t *tally) fault(r refusal) {
 	if t.first.reason == reasonNone {
 		t.first = r
 	}
+}
+
+// limited refuses what is left of the current series if err is a *LimitError, and returns any other: before is the count as it was
+// when the series began, and nothing of it was kept.
+func (t *tally) limited(err error, before [items]count, s *Scanner) error {
+	var limit *LimitError
+	if !errors.As(err, &limit) {
+		return err
+	}
+	why := refusal{reason: limit.Reason, value: []byte(limit.Experiment), limit: int64(limit.Limit)}
+	t.badSeries++
+	t.fault(why)
+	for k, n := range [items]int{itemSample: s.Samples(), itemHistogram: s.Histograms(), itemExemplar: s.Exemplars()} {
+		t.reject(item(k), why.reason, n-(t.counts[k].rejected-before[k].rejected))
+	}
+	return nil
 }
 
 // lost turns everything that would have been logged into rejected.

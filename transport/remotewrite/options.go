@@ -14,6 +14,10 @@ type Options struct {
 	// MaxInflightRequests is how many requests may be under way, most of them waiting for their fsync; beyond it 503.
 	MaxInflightRequests int
 
+	// MaxClientShare is how much of both one client may take, as a fraction of 1, so that one cannot keep all others out; but always
+	// as much as the largest allowed request takes. Clients are told apart by their user or their address.
+	MaxClientShare float64
+
 	MaxSeries  int // series and metadata entries of a request; beyond it 413
 	MaxSamples int // samples, histograms and exemplars of a request; beyond it 413
 
@@ -40,6 +44,7 @@ func DefaultOptions() Options {
 		MaxDecodedBytes:     32 << 20,
 		MaxInflightBytes:    256 << 20,
 		MaxInflightRequests: 1000,
+		MaxClientShare:      0.5,
 		MaxSeries:           100_000,
 		MaxSamples:          500_000,
 		MaxLabels:           128,
@@ -75,6 +80,9 @@ func (o *Options) validate() error {
 	if o.MaxLabelNameBytes > maxLabelBytes || o.MaxLabelValueBytes > maxLabelBytes {
 		return fmt.Errorf("MaxLabelNameBytes and MaxLabelValueBytes must be at most %d", maxLabelBytes)
 	}
+	if !(o.MaxClientShare > 0 && o.MaxClientShare <= 1) {
+		return errors.New("MaxClientShare must be above 0 and at most 1")
+	}
 	if o.MaxFuture < 0 || o.RateLimit < 0 {
 		return errors.New("MaxFuture and RateLimit must not be negative")
 	}
@@ -93,4 +101,9 @@ func (o *Options) largestRequest() int64 {
 	c := Counts{Series: o.MaxSeries, Histograms: o.MaxSamples, Expanded: o.MaxDecodedBytes}
 	symbols := min(maxSymbols, o.MaxDecodedBytes/2) // a symbol takes two bytes at least
 	return o.MaxBodyBytes + 1 + o.MaxDecodedBytes + symbols*symbolBytes + eventBytes(c, int(o.MaxDecodedBytes))
+}
+
+// clientBytes is the most that one client takes from MaxInflightBytes.
+func (o *Options) clientBytes() int64 {
+	return max(o.largestRequest(), int64(float64(o.MaxInflightBytes)*o.MaxClientShare))
 }
