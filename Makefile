@@ -10,10 +10,20 @@ FUZZTIME  ?= 20000x
 RACE      := ./log ./projections ./projections/bucket ./projections/pane ./projections/query ./projections/window ./transport/...
 RACE_CMD  := TestDifferential|TestCase_C|TestG[0-9]
 
-.PHONY: build test race lint fuzz-smoke campaign campaign-planted soak bench bench-peers demo clean
+.PHONY: build release test race lint fuzz-smoke campaign campaign-planted differential soak bench bench-peers demo clean
 
 build:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/tidemark ./cmd/tidemark
+
+# Static binaries with their checksums, in .bin/release. Nothing of the machine that builds them is in them.
+RELEASES  ?= linux/amd64 linux/arm64
+release:
+	@mkdir -p $(BIN)/release
+	@set -e; for p in $(RELEASES); do os=$${p%/*}; arch=$${p#*/}; out=tidemark-$$os-$$arch; echo "$$out"; \
+	  CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch GOAMD64=v1 $(GO) build -trimpath -ldflags '-s -w $(LDFLAGS)' -o $(BIN)/release/$$out ./cmd/tidemark; \
+	done
+	cd $(BIN)/release && sha256sum tidemark-* > SHA256SUMS && cat SHA256SUMS
+	cp cmd/tidemark/assets/Containerfile cmd/tidemark/assets/tidemark.service $(BIN)/release
 
 # All tests. Those that need other programs (Prometheus, the node exporter, Chromium) say loudly when they are left out;
 # REQUIRE_PEERS=1 makes that a failure.
@@ -49,6 +59,15 @@ campaign:
 	$(GO) test -c -o $(BIN)/campaign.test ./cmd/tidemark
 	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') CAMPAIGN_MODE=$(MODE) CAMPAIGN_SEEDS=$(SEEDS) CAMPAIGN_DURATION=$(DURATION) \
 	  ../../$(BIN)/campaign.test -test.run '^TestCampaign_Long$$' -test.v -test.timeout 0
+
+# The differential campaign: at least PAIRS random queries over random data against Prometheus' engine, by all routes, from SEED on. It
+# appends a line to the same ledger.
+PAIRS     ?= 20000
+SEED      ?= 1000
+differential:
+	$(GO) test -c -o $(BIN)/differential.test ./cmd/tidemark
+	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') DIFFERENTIAL_PAIRS=$(PAIRS) DIFFERENTIAL_SEED=$(SEED) \
+	  ../../$(BIN)/differential.test -test.run '^TestDifferential_Long$$' -test.v -test.timeout 0
 
 # Plants bugs, one by one, and holds that the campaign finds each within five minutes. PLANTED names some; "three": those of the day.
 PLANTED   ?=

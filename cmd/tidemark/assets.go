@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 )
 
-// assetFiles are what operators put into their Prometheus and Grafana: alert rules and a dashboard on this service itself.
+// assetFiles are what operators use: alert rules and a dashboard on this service itself, a systemd unit, and a container file.
 //
 //go:embed assets
 var assetFiles embed.FS
@@ -31,7 +31,7 @@ func assetNames() []string {
 func newAssets(app *kingpin.Application) command {
 	var name string
 	names := assetNames()
-	c := app.Command("assets", "Print the alert rules or the Grafana dashboard on this service itself; without a name, list them.")
+	c := app.Command("assets", "Print alert rules, the Grafana dashboard, the systemd unit or the container file of this service; without a name, list them.")
 	c.Arg("name", "One of "+strings.Join(names, ", ")+".").StringVar(&name)
 	return command{c, func(_ context.Context, stdout, _ io.Writer) error {
 		if name == "" {

@@ -45,7 +45,7 @@ func exported(t *testing.T) map[string]string {
 
 // The alert rules and the dashboard are valid, ask only for metrics that the service has, and the help texts name alerts that exist.
 func TestAssetsFitTheMetrics(t *testing.T) {
-	if got := strings.Fields(printed(t, "assets")); !slices.Equal(got, []string{"alerts.yml", "dashboard.json"}) {
+	if got := strings.Fields(printed(t, "assets")); !slices.Equal(got, []string{"Containerfile", "alerts.yml", "dashboard.json", "tidemark.service"}) {
 		t.Fatalf("%q", got)
 	}
 	names := exported(t)

@@ -59,7 +59,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	app.Version(versionText())
 
 	commands := []command{
-		newServe(app), newWatermark(app), newDrain(app), newCheckConfig(app), newCheckRules(app),
+		newServe(app), newWatermark(app), newDrain(app), newCheckConfig(app), newCheckRules(app), newConfigReference(app),
 		newLogStat(app), newLogVerify(app), newLogDump(app), newLogTruncate(app), newRebuild(app), newDigest(app), newBackup(app), newRestore(app),
 		newDemo(app), newAssets(app),
 		newExplain(app), newSuggest(app),

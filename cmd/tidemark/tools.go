@@ -123,6 +123,11 @@ func newCheckConfig(app *kingpin.Application) command {
 	}}
 }
 
+func newConfigReference(app *kingpin.Application) command {
+	c := app.Command("config-reference", "Print a configuration with every key that there is, its help and its default.")
+	return command{c, func(_ context.Context, stdout, _ io.Writer) error { return plan.WriteReference(stdout) }}
+}
+
 func newCheckRules(app *kingpin.Application) command {
 	var paths []string
 	var interval time.Duration

@@ -49,18 +49,18 @@ const (
 
 // Config is tidemark.yml, and the two settings of the plan that are flags.
 type Config struct {
-	ExperimentLabel    string    `yaml:"experiment_label"`
-	RuleFiles          []string  `yaml:"rule_files,omitempty"` // globs, relative to Dir
-	Materializations   []Entry   `yaml:"materializations,omitempty"`
-	Exact              Exact     `yaml:"exact"`
-	Query              Query     `yaml:"query"`
-	Timers             Timers    `yaml:"timers"`
-	CorrectionHorizon  Duration  `yaml:"correction_horizon"`
-	ClockSkew          Duration  `yaml:"clock_skew"`
-	Log                LogLimits `yaml:"log"`
-	Stats              Stats     `yaml:"stats"`
-	EvaluationInterval Duration  `yaml:"evaluation_interval"` // of rule groups without one, and of subqueries without a step
-	Access             Access    `yaml:"access,omitempty"`    // who may do what; without it whoever may connect may do everything
+	ExperimentLabel    string    `yaml:"experiment_label" help:"label whose values barriers, limits and the table of experiments go by"`
+	RuleFiles          []string  `yaml:"rule_files,omitempty" help:"globs of Prometheus rule files, relative to this file: recording rules become recorded windows, alerting rules are listed and ignored"`
+	Materializations   []Entry   `yaml:"materializations,omitempty" help:"what is folded into panes ahead of the queries"`
+	Exact              Exact     `yaml:"exact" help:"where queries are answered that panes cannot answer"`
+	Query              Query     `yaml:"query" help:"the query planner"`
+	Timers             Timers    `yaml:"timers" help:"when silent or slow buckets close by log time"`
+	CorrectionHorizon  Duration  `yaml:"correction_horizon" help:"how far behind a late sample is still folded in exactly"`
+	ClockSkew          Duration  `yaml:"clock_skew" help:"how far ahead of the clock one series may move the frontier"`
+	Log                LogLimits `yaml:"log" help:"what the event log retains: whichever is reached first"`
+	Stats              Stats     `yaml:"stats" help:"the table of experiments, their maintenance and retirement"`
+	EvaluationInterval Duration  `yaml:"evaluation_interval" help:"of rule groups without one, and of subqueries without a step"`
+	Access             Access    `yaml:"access,omitempty" help:"what users may do: any of read, write and admin, by the name of basic authentication or of the client certificate; without it whoever may connect may do everything"`
 
 	Lookback  Duration `yaml:"-"` // of instant selectors; the flag --query.lookback-delta
 	MaxFuture Duration `yaml:"-"` // how far ahead of the clock a sample may be, 0 = unbounded; the flag --write.max-future
@@ -74,24 +74,24 @@ type Config struct {
 
 // Entry is one element of materializations.
 type Entry struct {
-	Name            string     `yaml:"name"`
-	Expr            string     `yaml:"expr"`
-	Every           Duration   `yaml:"every"`
-	Layout          string     `yaml:"layout"`
-	Closed          Membership `yaml:"closed"`
-	AllowedLateness Duration   `yaml:"allowed_lateness"`
-	Late            LatePolicy `yaml:"late"`
-	Retention       Duration   `yaml:"retention"`
+	Name            string     `yaml:"name" help:"by which its values can be read as a metric"`
+	Expr            string     `yaml:"expr" help:"PromQL"`
+	Every           Duration   `yaml:"every" help:"step of its grid, at least 1s: that of the dashboards and rules that read it"`
+	Layout          string     `yaml:"layout" help:"panes, or full_window: values recorded per step"`
+	Closed          Membership `yaml:"closed" help:"which edge a window owns: right, as Prometheus, or left"`
+	AllowedLateness Duration   `yaml:"allowed_lateness" help:"how long a bucket waits for late samples before it closes"`
+	Late            LatePolicy `yaml:"late" help:"what happens to a sample that comes behind its bucket: correct or drop"`
+	Retention       Duration   `yaml:"retention" help:"how long what is published is kept, at least 1s"`
 }
 
 // Exact says where queries are answered that panes cannot answer.
 type Exact struct {
-	Local     bool     `yaml:"local"`     // keep an exact copy of the samples; by default, where there is no upstream
-	Retention Duration `yaml:"retention"` // of the copy, counted back from its newest sample
-	MaxSize   Bytes    `yaml:"max_size"`  // of the copy on disk
-	Upstream  URL      `yaml:"upstream"`  // a Prometheus with the same samples; zero for none
+	Local     bool     `yaml:"local" help:"keep an exact copy of the samples; false by default where there is an upstream"`
+	Retention Duration `yaml:"retention" help:"of the copy, counted back from its newest sample, at least 2h"`
+	MaxSize   Bytes    `yaml:"max_size" help:"of the copy on disk"`
+	Upstream  URL      `yaml:"upstream" help:"URL of a Prometheus with the same samples"`
 	// HTTPConfigFile has what the upstream asks of a client: credentials from files, TLS. It is a file such as promtool takes.
-	HTTPConfigFile string `yaml:"http_config_file,omitempty"`
+	HTTPConfigFile string `yaml:"http_config_file,omitempty" help:"credentials and TLS of the upstream, in a file as promtool takes it, relative to this file"`
 }
 
 // Access gives users their permissions: the names of basic authentication, or the common names of client certificates, with any
@@ -110,26 +110,26 @@ const maxUsers = 10_000
 
 // Query holds the settings of the query planner.
 type Query struct {
-	Unpublished string `yaml:"unpublished"`
+	Unpublished string `yaml:"unpublished" help:"steps that are not published yet: live answers them from open panes, forward leaves them to the exact source"`
 	// LogFile is where queries are logged that took LogThreshold or longer, in the format of Prometheus' query log; relative to Dir. Empty:
 	// nowhere.
-	LogFile      string   `yaml:"log_file,omitempty"`
-	LogThreshold Duration `yaml:"log_threshold,omitempty"`
+	LogFile      string   `yaml:"log_file,omitempty" help:"where slow queries are logged, in the format of Prometheus' query log, relative to this file; empty: nowhere"`
+	LogThreshold Duration `yaml:"log_threshold,omitempty" help:"queries that took as long or longer are logged; 0: all"`
 }
 
 // Timers close buckets by log time, when no later sample does.
 type Timers struct {
-	IdleTimeout Duration `yaml:"idle_timeout"`
-	IdleGrace   Duration `yaml:"idle_grace"`
-	OpenGrace   Duration `yaml:"open_grace"`
+	IdleTimeout Duration `yaml:"idle_timeout" help:"a stream without a sample is idle after it"`
+	IdleGrace   Duration `yaml:"idle_grace" help:"how long an idle bucket waits more"`
+	OpenGrace   Duration `yaml:"open_grace" help:"how long a bucket stays open at most behind its end, while samples of its series come"`
 }
 
 // Stats are the settings of the control plane's view of experiments. They are no part of a plan: nothing is folded by them.
 type Stats struct {
-	ScanInterval  Duration `yaml:"scan_interval"`  // between two scan rounds; 0: none but those that are asked for
-	RetireAfter   Duration `yaml:"retire_after"`   // without an accepted sample an experiment is retired after it; 0: never
-	SweepInterval Duration `yaml:"sweep_interval"` // between two looks for maintenance that is due; 0: none
-	AuditEvery    int      `yaml:"audit_every"`    // scan rounds after which some unchanged rows are read all the same; 0: never
+	ScanInterval  Duration `yaml:"scan_interval" help:"between two scan rounds; 0: none but those that are asked for"`
+	RetireAfter   Duration `yaml:"retire_after" help:"without an accepted sample an experiment is retired after it; 0: never"`
+	SweepInterval Duration `yaml:"sweep_interval" help:"between two looks for maintenance that is due; 0: none"`
+	AuditEvery    int      `yaml:"audit_every" help:"scan rounds after which some unchanged rows are read all the same; 0: never"`
 }
 
 // maxAuditEvery bounds stats.audit_every.
@@ -137,8 +137,8 @@ const maxAuditEvery = 1_000_000
 
 // LogLimits bound what the event log retains: whichever is reached first.
 type LogLimits struct {
-	Retention Duration `yaml:"retention"`
-	MaxSize   Bytes    `yaml:"max_size"`
+	Retention Duration `yaml:"retention" help:"by age"`
+	MaxSize   Bytes    `yaml:"max_size" help:"by size on disk"`
 }
 
 // Default returns the configuration of an empty file.
