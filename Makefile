@@ -10,7 +10,7 @@ FUZZTIME  ?= 20000x
 RACE      := ./log ./projections ./projections/bucket ./projections/pane ./projections/query ./projections/window ./transport/...
 RACE_CMD  := TestDifferential|TestCase_C|TestG[0-9]
 
-.PHONY: build release test race lint fuzz-smoke campaign campaign-planted soak bench bench-peers demo clean
+.PHONY: build release test race lint fuzz-smoke campaign campaign-planted differential soak bench bench-peers demo clean
 
 build:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/tidemark ./cmd/tidemark
@@ -59,6 +59,15 @@ campaign:
 	$(GO) test -c -o $(BIN)/campaign.test ./cmd/tidemark
 	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') CAMPAIGN_MODE=$(MODE) CAMPAIGN_SEEDS=$(SEEDS) CAMPAIGN_DURATION=$(DURATION) \
 	  ../../$(BIN)/campaign.test -test.run '^TestCampaign_Long$$' -test.v -test.timeout 0
+
+# The differential campaign: at least PAIRS random queries over random data against Prometheus' engine, by all routes, from SEED on. It
+# appends a line to the same ledger.
+PAIRS     ?= 20000
+SEED      ?= 1000
+differential:
+	$(GO) test -c -o $(BIN)/differential.test ./cmd/tidemark
+	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') DIFFERENTIAL_PAIRS=$(PAIRS) DIFFERENTIAL_SEED=$(SEED) \
+	  ../../$(BIN)/differential.test -test.run '^TestDifferential_Long$$' -test.v -test.timeout 0
 
 # Plants bugs, one by one, and holds that the campaign finds each within five minutes. PLANTED names some; "three": those of the day.
 PLANTED   ?=

@@ -3,12 +3,16 @@ package transport
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/prometheus/storage"
+
+	"tidemark/log"
 	"tidemark/master"
 	"tidemark/projections/query"
 	"tidemark/transport/api"
@@ -39,12 +43,23 @@ func (idle) Cooldowns() []master.Cooldown { return nil }
 func (idle) Pause()                       {}
 func (idle) Resume()                      {}
 
+// noSamples is an exact copy that holds nothing.
+type noSamples struct{}
+
+func (noSamples) Wait(context.Context, bool) (log.Seq, error)   { return 0, nil }
+func (noSamples) Oldest() int64                                 { return math.MinInt64 }
+func (noSamples) Querier(int64, int64) (storage.Querier, error) { return storage.NoopQuerier(), nil }
+func (noSamples) ChunkQuerier(int64, int64) (storage.ChunkQuerier, error) {
+	return storage.NoopChunkedQuerier(), nil
+}
+
 // routesFile lists every route with what each of its methods asks for. A new route is a new line, which somebody has thought about.
 const routesFile = "testdata/routes.txt"
 
 func everything(t *testing.T, access Access) (*world, []string) {
 	t.Helper()
 	opts := Options{Access: access, Experiments: &api.Experiments{}, Tasks: &api.Tasks{Scheduler: idle{}}, LogStatus: logStatus{}, Explain: nothing{}}
+	opts.Copy, opts.Read = noSamples{}, noSamples{}
 	w := newWorld(t, opts)
 	var lines []string
 	for _, r := range w.handler.Routes() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -59,10 +60,14 @@ func (d *Deps) validate() error {
 
 // Options of a handler. The zero value is usable: no upstream, no prefix, no foreign origins.
 type Options struct {
-	Upstream         api.Forwarder                           // where queries go that panes cannot answer; nil: they are errors
-	Copy             api.Copy                                // the exact copy that the engine has; nil: none
-	Exemplars        storage.ExemplarQueryable               // nil: none are kept
-	QueryLog         *api.QueryLog                           // nil: none is kept
+	Upstream         api.Forwarder             // where queries go that panes cannot answer; nil: they are errors
+	Copy             api.Copy                  // the exact copy that the engine has; nil: none
+	Exemplars        storage.ExemplarQueryable // nil: none are kept
+	QueryLog         *api.QueryLog             // nil: none is kept
+	Read             api.ChunkCopy             // the exact copy, for remote read; nil: /api/v1/read is not there
+	ReadLimits       api.ReadLimits
+	Lookback         time.Duration                           // of instant selectors; 0 = 5m
+	Logger           *slog.Logger                            // nil: none
 	TSDB             func(int) api.Cardinality               // of its head; nil: it is empty
 	Explain          api.Explainer                           // nil: /api/v1/explain is not there
 	Metadata         api.MetadataSource                      // nil: none is known
@@ -123,7 +128,7 @@ func NewHandler(d Deps, o Options) (*Handler, error) {
 		return nil, err
 	}
 	queries, err := api.New(d.Engine, d.Series, api.Options{
-		Upstream: o.Upstream, Copy: o.Copy, Exemplars: o.Exemplars, Log: o.QueryLog, QueryTimeout: o.QueryTimeout, Now: o.Now, Registerer: d.Registerer,
+		Upstream: o.Upstream, Copy: o.Copy, Exemplars: o.Exemplars, Log: o.QueryLog, Lookback: o.Lookback, QueryTimeout: o.QueryTimeout, Now: o.Now, Registerer: d.Registerer,
 	})
 	if err != nil {
 		return nil, err
@@ -149,6 +154,7 @@ func NewHandler(d Deps, o Options) (*Handler, error) {
 		return nil, err
 	}
 	m.add("/api/v1/write", "write", posts(Write), plain, own.wrap(d.Write))
+	m.copies(queries, &d, &o)
 	m.add("/metrics", "metrics", gets(Read), plain, methods{get: promhttp.HandlerFor(d.Gatherer, promhttp.HandlerOpts{})})
 	m.add("/api/v1/", "unknown", gets(Anyone), m.inAPI, anyMethod(api.NotFound))
 	return &Handler{boundWrites(withPrefix(o.RoutePrefix, m.mux), o.WriteTimeout), m.routes}, nil

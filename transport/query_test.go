@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -323,6 +324,16 @@ func TestExplain(t *testing.T) {
 	w.wantError(w.get("/api/v1/explain?query=sum("), 400, "bad_data", "parse error")
 	w.wantError(w.get("/api/v1/explain?query=m&start=1"), 400, "bad_data", "end")
 	w.wantCode(w.get("/api/v1/explain?query=m"), 200)
+	// Without a time it is explained for one that is on a grid. For a time that is on none another is to be asked for: nothing is to be added.
+	for params, want := range map[string]string{"": `"source":"panes"`, "&time=90.5": `"reason":"off_grid"`} {
+		r := w.get("/api/v1/explain?query=" + url.QueryEscape("count_over_time(m[1m])") + params)
+		if !strings.Contains(r.body, want) || strings.Contains(r.body, `"add"`) {
+			t.Errorf("%q: %s", params, r.body)
+		}
+	}
+	if r := w.get("/api/v1/explain?query=" + url.QueryEscape("count_over_time(nope[1m])")); !strings.Contains(r.body, `"add":"materializations:`) {
+		t.Error(r.body)
+	}
 }
 
 // TestReplayGate holds that no query is answered from half a fold, and that everything else answers meanwhile.

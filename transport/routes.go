@@ -137,6 +137,17 @@ func (m *mount) queries(a *api.API, o *Options) {
 	}
 }
 
+// copies mounts what hands out samples as they are, for other servers. Remote read compresses by itself.
+func (m *mount) copies(a *api.API, d *Deps, o *Options) {
+	if o.Copy != nil {
+		m.add("/federate", "federate", gets(Read), m.zip.wrap, methods{get: gated(m.gate, a.Federate)})
+	}
+	if o.Read != nil {
+		read := api.NewRemoteRead(o.Read, o.ReadLimits, o.Logger, d.Registerer)
+		m.add("/api/v1/read", "read", posts(Read), plain, methods{post: gated(m.gate, read.ServeHTTP), json: true})
+	}
+}
+
 func (m *mount) status(d *Deps, o *Options) {
 	p := api.Process{Build: o.Build, Flags: o.Flags, Config: o.Config, Runtime: o.Runtime, Now: o.Now}
 	m.info("/api/v1/status/buildinfo", "status", p.BuildInfo())

@@ -52,6 +52,7 @@ type trials struct {
 	plans  []*loaded
 	length int // moves of a script
 	*tally
+	most  int      // findings with which a seed ends
 	slice bool     // as little as shows that it works
 	only  *opPoint // crash at this point alone
 	left  sync.WaitGroup
@@ -60,8 +61,11 @@ type trials struct {
 
 func newTrials(length int) (*trials, error) {
 	plans, err := campaignPlans()
-	return &trials{plans: plans, length: length, tally: newTally(), slow: make(chan struct{}, 32)}, err
+	return &trials{plans: plans, length: length, most: maxFindings, tally: newTally(), slow: make(chan struct{}, 32)}, err
 }
+
+// enough says that there is no need to find more.
+func (c *trials) enough() bool { return c.found() >= c.most }
 
 // crashImage is the disk after a crash, with what had been acknowledged before it.
 type crashImage struct {
@@ -93,7 +97,7 @@ func (c *trials) crashes(seed uint64) {
 	var pending sync.WaitGroup
 	percents := [...]int{0, 50, 100}
 	t := newTap(func(total int, at opPoint, op errorfs.Op) error {
-		if op.Kind == errorfs.OpFileClose || op.Kind == errorfs.OpLock || c.only != nil && at != *c.only || c.slice && total%8 != 0 {
+		if c.enough() || op.Kind == errorfs.OpFileClose || op.Kind == errorfs.OpLock || c.only != nil && at != *c.only || c.slice && total%8 != 0 {
 			return nil
 		}
 		before := int(acked.Load()) // before the image, so that it holds at least these
@@ -110,6 +114,10 @@ func (c *trials) crashes(seed uint64) {
 	for range runtime.GOMAXPROCS(0) {
 		check.Go(func() {
 			for im := range images {
+				if c.enough() {
+					pending.Done()
+					continue
+				}
 				c.recover(s, ref, im, rand.New(rand.NewPCG(seed, 79+im.lot)))
 				pending.Done()
 			}
@@ -122,7 +130,7 @@ func (c *trials) crashes(seed uint64) {
 	again.acked = func(head int) { acked.Store(int64(head)) }
 	err = again.start()
 	for i, v := range s.moves {
-		if err != nil {
+		if err != nil || c.enough() {
 			break
 		}
 		moving.Store(int64(i))
@@ -360,7 +368,7 @@ func (c *trials) faults(seed uint64) {
 			if c.slice {
 				k += 7
 			}
-			if !hit || c.found() > 20 {
+			if !hit || c.enough() {
 				break
 			}
 			c.add("fault points", 1)

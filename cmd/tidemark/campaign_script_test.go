@@ -41,7 +41,7 @@ func (v move) String() string {
 	switch v.what {
 	case "pass", "step":
 		return fmt.Sprintf("%s %d ms", v.what, v.ms)
-	case "write", "resume":
+	case "write", "busy", "resume":
 		return fmt.Sprintf("%s %d samples", v.what, len(v.write))
 	case "barrier":
 		return fmt.Sprintf("barrier %d %q", v.at, v.scope)
@@ -166,7 +166,7 @@ func (g *scripted) next() []move {
 	case k < 84:
 		return []move{{what: "checkpoint"}, {what: "keep"}}
 	case k < 87:
-		return []move{{what: "record"}}
+		return g.records()
 	case k < 93:
 		return []move{{what: "query", choice: g.rng.Uint64()}}
 	case k < 94:
@@ -238,7 +238,28 @@ func (g *scripted) writes() []move {
 	if g.rng.IntN(3) > 0 {
 		out = append(out, g.pass(g.rng.Int64N(8_000)))
 	}
+	if g.rng.IntN(8) == 0 {
+		return append(out, move{what: "busy", write: g.request()})
+	}
 	return append(out, move{what: "write", write: g.request()})
+}
+
+// records has something recorded, and perhaps corrects some of it, and reads it all again.
+func (g *scripted) records() []move {
+	if g.plan != 0 || g.rng.IntN(2) == 0 { // the other plan has nothing to record
+		return []move{{what: "record"}}
+	}
+	const step = 20_000 // of what is recorded
+	ls := seriesOf("e", g.rng.IntN(4))
+	one := func(t int64, v float64) move {
+		return move{what: "write", write: []point1{{series: ls.String(), ls: ls, t: t, v: v}}}
+	}
+	passed := g.pass(step + g.rng.Int64N(5_000)) // as long as a recorder rests
+	at := (g.now/step + 1) * step
+	return []move{
+		passed, one(g.now-2_000, g.rng.Float64()), {what: "barrier", at: at}, {what: "record"},
+		one(g.now-3_000-g.rng.Int64N(step), 100+g.rng.Float64()), {what: "reread", at: at}, // more than all others
+	}
 }
 
 func (g *scripted) request() []point1 {
@@ -282,7 +303,7 @@ func (g *scripted) run(ls labels.Labels, metric string) []point1 {
 			v = g.rng.Float64() // sums depend on the order, in the last bits
 		}
 		if metric == "b" || metric == "f" {
-			if g.total[name] += v; g.rng.IntN(15) == 0 {
+			if g.total[name] += v; g.rng.IntN(10) == 0 {
 				g.total[name] = v
 			}
 			v = g.total[name]
@@ -533,6 +554,8 @@ func (p *play) do(v move) error {
 		return p.tell(told{plan: p.w.plans[v.plan].plan})
 	case "checkpoint":
 		return p.refused(n.panes.Checkpoint(ctx))
+	case "busy":
+		return p.busy(ctx, v.write)
 	case "compact":
 		if err := p.w.compact.Pass(ctx); err != nil {
 			return p.refused(err)
@@ -579,10 +602,9 @@ func (p *play) do(v move) error {
 	case "heal":
 		return p.heal(v.workers)
 	case "query":
-		if p.m == nil {
-			return nil
-		}
 		return p.query(ctx, v.choice)
+	case "reread":
+		return p.reread(ctx, v.at)
 	case "restart":
 		return p.restart(v.workers, nil)
 	case "rebuild":
@@ -591,6 +613,22 @@ func (p *play) do(v move) error {
 		return p.restart(v.workers, func() error { return p.w.rebuild(v.workers, true) })
 	}
 	return nil
+}
+
+// busy writes while a checkpoint is made: the request is written over and over, so that some shards are frozen between an event's fsync and
+// its fold.
+func (p *play) busy(ctx context.Context, ps []point1) error {
+	saved := make(chan error, 1)
+	go func() { saved <- p.w.n.panes.Checkpoint(ctx) }()
+	var err error
+	for n := 0; n < 4 && err == nil; n++ {
+		err = p.write(ps)
+		ps = slices.Clone(ps)
+		for i := range ps {
+			ps[i].t += 10 // ms
+		}
+	}
+	return cmpErr(err, p.refused(<-saved))
 }
 
 // refused makes a refusal of a failure that is allowed to be.
@@ -844,12 +882,36 @@ func warmQuestions(planNo int) []warmQuestion {
 	)
 }
 
-// query puts one question and holds the answer against Prometheus' engine over what the model has.
+// query puts some questions, each at one of the last steps.
 func (p *play) query(ctx context.Context, choice uint64) error {
 	qs := warmQuestions(p.plan)
-	q := qs[choice%uint64(len(qs))]
-	now := p.w.clock.wall.Load()
-	e := int64(math.Floor(float64(now)/float64(q.every)))*q.every - int64(choice>>32%12)*q.every
+	for n := range uint64(4) {
+		q := qs[(choice+n)%uint64(len(qs))]
+		now := int64(math.Floor(float64(p.w.clock.wall.Load()) / float64(q.every)))
+		if err := p.ask(ctx, q, (now-int64((choice>>32+n)%12))*q.every); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reread asks for what is recorded, at all of the last steps up to one.
+func (p *play) reread(ctx context.Context, at int64) error {
+	for _, q := range warmQuestions(p.plan) {
+		for e := at; strings.HasPrefix(q.expr, "max by") && e > at-6*q.every; e -= q.every {
+			if err := p.ask(ctx, q, e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ask puts one question, at e, and holds the answer against Prometheus' engine over what the model has.
+func (p *play) ask(ctx context.Context, q warmQuestion, e int64) error {
+	if p.m == nil {
+		return nil
+	}
 	st := p.streamOf(q)
 	if st == nil {
 		return fmt.Errorf("no stream for %s", q.expr)

@@ -260,6 +260,9 @@ func TestCampaign_Chunk(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.tally = total
+		if os.Getenv("CAMPAIGN_FIRST") != "" {
+			c.most = 1
+		}
 		if os.Getenv("CAMPAIGN_SLICE") != "" {
 			c.length, c.slice = sliceLength, true
 		}

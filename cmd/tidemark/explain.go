@@ -39,7 +39,7 @@ func newExplain(app *kingpin.Application) command {
 	c := app.Command("explain", "Say how a running service answers an expression: the tree, the source of each part or why it has none, and what to add to the configuration.")
 	c.Arg("expr", "PromQL expression.").Required().StringVar(&expr)
 	c.Flag("url", "Where the service listens.").Default(defaultURL).StringVar(&target)
-	c.Flag("time", "Evaluation time of an instant query, in seconds or RFC 3339. Now by default.").StringVar(&at)
+	c.Flag("time", "Evaluation time of an instant query, in seconds or RFC 3339. The last full minute by default.").StringVar(&at)
 	c.Flag("start", "First time of a range query.").StringVar(&start)
 	c.Flag("end", "Last time of a range query.").StringVar(&end)
 	c.Flag("step", "Step of a range query, in seconds or as a duration.").StringVar(&step)

@@ -60,6 +60,7 @@ func TestPlanted(t *testing.T) {
 		}
 		t.Run(b.name, func(t *testing.T) {
 			t.Setenv("TIDEMARK_PLANTED", b.name)
+			t.Setenv("CAMPAIGN_FIRST", "1") // finding is enough
 			if b.modes == "fault" {
 				t.Setenv("CAMPAIGN_SLICE", "1") // more seeds, with a few points each
 			}

@@ -28,6 +28,7 @@ import (
 	"tidemark/projections/plan"
 	"tidemark/projections/query"
 	"tidemark/transport"
+	"tidemark/transport/api"
 	"tidemark/transport/remotewrite"
 	"tidemark/transport/upstream"
 )
@@ -65,6 +66,8 @@ type serveFlags struct {
 	timeout     time.Duration
 	maxSamples  int
 	concurrency int
+
+	readSamples, readConcurrency, readFrame int
 
 	maxBody, maxDecoded, maxInflight units.Base2Bytes
 	maxFuture                        time.Duration
@@ -168,6 +171,10 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c.Flag("query.timeout", "Bound of one query.").Default("2m").DurationVar(&f.timeout)
 	c.Flag("query.max-samples", "Samples that one query may hold.").Default("50000000").IntVar(&f.maxSamples)
 	c.Flag("query.max-concurrency", "Queries at one time; others wait.").Default("20").IntVar(&f.concurrency)
+
+	c.Flag("storage.remote.read-sample-limit", "Samples that one remote read may answer with, unless it is streamed.").Default(strconv.Itoa(api.DefaultReadSamples)).IntVar(&f.readSamples)
+	c.Flag("storage.remote.read-concurrent-limit", "Remote reads at one time; others wait.").Default(strconv.Itoa(api.DefaultReadConcurrency)).IntVar(&f.readConcurrency)
+	c.Flag("storage.remote.read-max-bytes-in-frame", "Bytes of a frame of a streamed remote read.").Default(strconv.Itoa(api.DefaultReadFrameBytes)).IntVar(&f.readFrame)
 
 	size := func(name, help string, def int64, to *units.Base2Bytes) {
 		c.Flag(name, help).Default(units.Base2Bytes(def).String()).BytesVar(to)
@@ -425,7 +432,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	opts := transport.Options{
 		Access: f.access(n), WriteTimeout: f.timeouts.Write,
 		Materializations: n, Rules: n, Experiments: n.experiments(), Tasks: n.tasks(), LogStatus: n,
-		QueryLog: n.queryLog, RoutePrefix: f.routePrefix, ExternalURL: f.externalURL, CORSOrigin: origin, QueryTimeout: f.timeout,
+		QueryLog: n.queryLog, Lookback: f.lookback, Logger: n.logger, RoutePrefix: f.routePrefix, ExternalURL: f.externalURL, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
 	}
 	if f.lifecycle {
@@ -444,6 +451,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	var exact query.Exact
 	if n.copy != nil {
 		exact = n.copy.samples
+		opts.Read, opts.ReadLimits = n.copy.samples, api.ReadLimits{Samples: f.readSamples, Concurrency: f.readConcurrency, FrameBytes: f.readFrame}
 		opts.Copy, opts.Exemplars, opts.TSDB, opts.Metadata = n.copy.samples, n.copy.samples, n.copy.cardinality, n.copy.samples
 	}
 	engine := query.New(n.panes, query.Options{

@@ -105,7 +105,7 @@ func (p *Projection) refuse(t int64) {
 // batch is what one event appends.
 type batch struct {
 	p    *Projection
-	defs map[log.SeriesRef]labels.Labels // series whose first event this is
+	defs map[log.SeriesRef]labels.Labels // of series whose first event this is, and of those that were looked up
 	late []point                         // by series, in time order
 }
 
@@ -177,13 +177,27 @@ func (b *batch) one(app storage.AppenderV2, x point, inOrder bool) error {
 		}
 		got, err = app.Append(0, ls, 0, x.t, x.v, x.h, x.fh, opts)
 	}
-	if err == nil && got != ref {
-		if len(p.known) >= maxKnown {
-			clear(p.known)
+	switch {
+	case err == nil:
+		p.remember(x.ref, got)
+	case !known && errors.Is(err, storage.ErrOutOfOrderSample):
+		if g, ok := app.(storage.GetRef); ok {
+			got, _ = g.GetRef(ls, ls.Hash())
+			p.remember(x.ref, got)
 		}
-		p.known[x.ref] = got
 	}
 	return err
+}
+
+// remember notes what TSDB calls a series; 0 if it does not know it.
+func (p *Projection) remember(ref log.SeriesRef, as storage.SeriesRef) {
+	if as == 0 || p.known[ref] == as {
+		return
+	}
+	if len(p.known) >= maxKnown {
+		clear(p.known)
+	}
+	p.known[ref] = as
 }
 
 func (b *batch) labelsOf(ref log.SeriesRef) (labels.Labels, error) {
@@ -191,40 +205,35 @@ func (b *batch) labelsOf(ref log.SeriesRef) (labels.Labels, error) {
 		return ls, nil
 	}
 	ls, ok, err := b.p.labels.Labels(ref)
-	if err == nil && !ok {
-		err = fmt.Errorf("series %d has no label set", ref)
+	switch {
+	case err != nil:
+		return ls, err
+	case !ok:
+		return ls, fmt.Errorf("series %d has no label set", ref)
 	}
-	return ls, err
+	b.defs[ref] = ls // who is late is asked for again
+	return ls, nil
 }
 
 // appendLate appends those of the late points whose times their series do not have yet.
 func (b *batch) appendLate(ctx context.Context) error {
 	p := b.p
+	from, to := b.late[0].t, b.late[0].t
+	for _, x := range b.late {
+		from, to = min(from, x.t), max(to, x.t)
+	}
+	q, err := p.db.Querier(from, to)
+	if err != nil {
+		return err
+	}
+	head, err := newHeadTimes(p.db.Head())
+	if err != nil {
+		return errors.Join(err, q.Close())
+	}
 	app := p.db.AppenderV2(ctx)
-	appended := uint64(0)
-	for i := 0; i < len(b.late); {
-		j := i + 1
-		for j < len(b.late) && b.late[j].ref == b.late[i].ref {
-			j++
-		}
-		run := b.late[i:j]
-		i = j
-		have, err := b.times(ctx, run[0].ref, run[0].t, run[len(run)-1].t)
-		if err != nil {
-			return errors.Join(err, app.Rollback())
-		}
-		for _, x := range run {
-			if _, ok := have[x.t]; ok {
-				p.counts.repeated.Add(1)
-				continue
-			}
-			err := b.one(app, x, false)
-			if err == nil {
-				appended++
-			} else if err := b.judge(x, err); err != nil {
-				return errors.Join(err, app.Rollback())
-			}
-		}
+	appended, err := b.appendMissing(ctx, head, q, app)
+	if err = errors.Join(err, head.close(), q.Close()); err != nil {
+		return errors.Join(err, app.Rollback())
 	}
 	if err := app.Commit(); err != nil {
 		return err
@@ -233,8 +242,42 @@ func (b *batch) appendLate(ctx context.Context) error {
 	return nil
 }
 
+// appendMissing appends to app the late points that q does not have, and returns their number. What is sent or applied again is nearly
+// always in the head, where a series is found by its reference.
+func (b *batch) appendMissing(ctx context.Context, head *headTimes, q storage.Querier, app storage.AppenderV2) (appended uint64, err error) {
+	for i := 0; i < len(b.late); {
+		j := i + 1
+		for j < len(b.late) && b.late[j].ref == b.late[i].ref {
+			j++
+		}
+		run := b.late[i:j]
+		i = j
+		if ref, ok := b.p.known[run[0].ref]; ok && head.all(ref, run) {
+			b.p.counts.repeated.Add(uint64(len(run)))
+			continue
+		}
+		have, err := b.times(ctx, q, run[0].ref, run[0].t, run[len(run)-1].t)
+		if err != nil {
+			return appended, err
+		}
+		for _, x := range run {
+			if _, ok := have[x.t]; ok {
+				b.p.counts.repeated.Add(1)
+				continue
+			}
+			err := b.one(app, x, false)
+			if err == nil {
+				appended++
+			} else if err := b.judge(x, err); err != nil {
+				return appended, err
+			}
+		}
+	}
+	return appended, nil
+}
+
 // times returns the times in [from, to] at which a series has a sample.
-func (b *batch) times(ctx context.Context, ref log.SeriesRef, from, to int64) (map[int64]struct{}, error) {
+func (b *batch) times(ctx context.Context, q storage.Querier, ref log.SeriesRef, from, to int64) (map[int64]struct{}, error) {
 	ls, err := b.labelsOf(ref)
 	if err != nil {
 		return nil, err
@@ -244,10 +287,6 @@ func (b *batch) times(ctx context.Context, ref log.SeriesRef, from, to int64) (m
 	ls.Range(func(l labels.Label) {
 		ms = append(ms, labels.MustNewMatcher(labels.MatchEqual, l.Name, l.Value))
 	})
-	q, err := b.p.db.Querier(from, to)
-	if err != nil {
-		return nil, err
-	}
 	set := q.Select(ctx, false, &storage.SelectHints{Start: from, End: to}, ms...)
 	var it chunkenc.Iterator
 	for set.Next() {
@@ -262,10 +301,10 @@ func (b *batch) times(ctx context.Context, ref log.SeriesRef, from, to int64) (m
 			}
 		}
 		if err := it.Err(); err != nil {
-			return nil, errors.Join(err, q.Close())
+			return nil, err
 		}
 	}
-	return have, errors.Join(set.Err(), q.Close())
+	return have, set.Err()
 }
 
 // exemplars appends exemplars. One that TSDB does not take is counted, and is no gap of the samples.

@@ -31,6 +31,7 @@ type Options struct {
 	Upstream     Forwarder                 // where misses go; nil: they are errors
 	Copy         Copy                      // the exact copy that the engine has: it comes first where the exact source is wanted; nil: none
 	Exemplars    storage.ExemplarQueryable // nil: none are kept
+	Lookback     time.Duration             // of instant selectors; 0 = 5m
 	QueryTimeout time.Duration             // bound and default of the parameter timeout; 0 = DefaultQueryTimeout
 	Log          *QueryLog                 // nil: none is kept
 	Now          func() time.Time          // nil = time.Now
@@ -40,6 +41,9 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.QueryTimeout == 0 {
 		o.QueryTimeout = DefaultQueryTimeout
+	}
+	if o.Lookback == 0 {
+		o.Lookback = defaultLookback
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/go-kit/kit/endpoint"
 	kithttp "github.com/go-kit/kit/transport/http"
@@ -65,7 +66,8 @@ func (a *API) decodeExplain(_ context.Context, r *http.Request) (any, error) {
 		}
 		return p, nil
 	}
-	t, perr := f.time("time", a.opts.Now())
+	// Who names no time wants to know about the expression, not about now, which is on nobody's grid.
+	t, perr := f.time("time", a.opts.Now().Truncate(time.Minute))
 	if perr != nil {
 		return nil, perr
 	}
@@ -80,7 +82,7 @@ func (a *API) explainEndpoint(x Explainer) endpoint.Endpoint {
 			parts  []query.Part
 			err    error
 			common query.Common
-			step   = defaultExplainStep
+			step   time.Duration // of a range query
 		)
 		switch p := request.(type) {
 		case query.InstantParams:

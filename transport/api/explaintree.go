@@ -66,11 +66,16 @@ func kindOf(n parser.Node) string {
 // defaultExplainStep is the grid that is proposed for instant queries, which say of none.
 const defaultExplainStep = 15 * time.Second
 
-// toAdd returns the lines of configuration with which panes would answer what they do not, or "".
+// toAdd returns the lines of configuration with which panes would answer what they do not, or "". An instant query, which has no step, is
+// better asked at another time than planned for a finer grid.
 func toAdd(common query.Common, step time.Duration, parts []explained) string {
+	finer := step > 0
+	if !finer {
+		step = defaultExplainStep
+	}
 	var uses []plan.Use
 	for _, p := range parts {
-		if p.Missing != nil && (p.Missing.Reason == query.ReasonNoMaterialization || p.Missing.Reason == query.ReasonOffGrid) {
+		if p.Missing != nil && (p.Missing.Reason == query.ReasonNoMaterialization || finer && p.Missing.Reason == query.ReasonOffGrid) {
 			uses = append(uses, plan.Use{Expr: p.Node, StepMillis: step.Milliseconds(), Times: 1})
 		}
 	}
