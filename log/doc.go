@@ -31,6 +31,9 @@
 // bodies and hands them to the store in one batch; the syncer, which waits for the fsyncs in order, moves the head and
 // answers; and the noter, which writes the HEAD note. A Log may be read before Run is called and after it has returned.
 //
+// Checkpoint copies a log while it is written; the copy is a log of its own. A Census is told of the series that come and go, and may
+// refuse new ones.
+//
 // # Files
 //
 //	dir/LOCK        held while a process has the log open

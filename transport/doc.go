@@ -9,7 +9,7 @@
 //
 // Invariants:
 //
-//	T1  Nothing that a client sends is held without a bound: header, body, connection age and idle time are constants here.
+//	T1  Nothing that a client sends is held without a bound: header, body, connection age, idle time and the number of connections.
 //	T2  An answer is compressed for exactly the clients that take gzip, and always says that it depends on Accept-Encoding.
 //	T3  Without a configured origin no response invites scripts of other origins.
 //	T4  Each request is counted once, under a fixed set of handler names.

@@ -102,8 +102,23 @@ type permissions struct {
 }
 
 // access returns the permissions of a service.
-func (f *serveFlags) access(n *node) transport.Access {
+func (f *serveFlags) access(n *node) *permissions {
 	return &permissions{users: func() plan.Access { return n.current.Load().cfg.Access }, path: f.webConfig}
+}
+
+// client tells senders apart: by the user that was checked, else by their address.
+func (f *serveFlags) client(n *node) func(*http.Request) string {
+	p := f.access(n)
+	return func(r *http.Request) string {
+		if name, ok := p.user(r); ok {
+			return "user " + name
+		}
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		if err != nil {
+			return r.RemoteAddr
+		}
+		return host
+	}
 }
 
 // Allows implements transport.Access.

@@ -18,7 +18,7 @@ const (
 	ownLog     = "server.log"
 	ownStorage = "data"
 
-	readyTimeout = 30 * time.Second
+	readyTimeout = 2 * time.Minute // a log of hours, on a machine that does other things too
 	readyPoll    = 5 * time.Millisecond
 )
 

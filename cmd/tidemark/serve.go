@@ -422,8 +422,8 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		MaxBodyBytes: int64(f.maxBody), MaxDecodedBytes: int64(f.maxDecoded), MaxInflightBytes: int64(f.maxInflight),
 		MaxInflightRequests: f.maxRequests, MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
 		MaxLabels: f.maxLabels, MaxLabelNameBytes: f.maxName, MaxLabelValueBytes: f.maxValue,
-		MaxClientShare: f.clientShare,
-		MaxFuture:      f.maxFuture, Now: f.around.time, BodyTimeout: rw.BodyTimeout,
+		MaxClientShare: f.clientShare, Client: f.client(n),
+		MaxFuture: f.maxFuture, Now: f.around.time, BodyTimeout: rw.BodyTimeout,
 		RateLimit: f.rateLimit, RateBurst: max(1, int(f.rateLimit)),
 	})
 	if err != nil {

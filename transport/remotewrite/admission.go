@@ -29,11 +29,8 @@ type inflight struct {
 // holding is what one client holds.
 type holding struct{ bytes, requests int64 }
 
-// clientOf names who sends: the user, where one is known, else the address without its port.
-func clientOf(r *http.Request) string {
-	if name, _, ok := r.BasicAuth(); ok {
-		return "user " + name
-	}
+// address names who sends by the address without its port.
+func address(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr

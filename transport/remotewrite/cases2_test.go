@@ -275,6 +275,7 @@ func TestCase_A44_OneClientLeavesRoom(t *testing.T) {
 	r := newRig(t, func(o *Options) {
 		o.MaxBodyBytes, o.MaxDecodedBytes, o.MaxSeries, o.MaxSamples = 64<<10, 64<<10, 100, 100
 		o.MaxInflightBytes, o.MaxInflightRequests, o.MaxClientShare = 4*o.largestRequest(), 100, 0.5
+		o.Client = func(r *http.Request) string { name, _, _ := r.BasicAuth(); return name }
 	})
 	client := func(name string) []string {
 		return []string{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte(name+":x"))}

@@ -40,7 +40,7 @@
 //   - R4: a request leaves at most one event, and none if it is refused as a whole; only after a failed append (503) is it
 //     unknown whether the event is there, and the sender repeats it.
 //   - R5: for samples, histograms and exemplars each: received = rejected + logged, per request and per process.
-//   - R6: memory is taken from the in-flight bound before it is allocated, and nobody waits for it.
+//   - R6: memory is taken from the in-flight bound before it is allocated, and nobody waits for it. No client gets all of it.
 //   - R7: 5xx means that the same request may succeed later; 429 is never sent, since stock senders drop data on it.
 //   - R8: only what a durable event says is remembered of metadata.
 //

@@ -69,6 +69,9 @@ func New(events Appender, dictionary Dictionary, gate Gate, reg prometheus.Regis
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+	if opts.Client == nil {
+		opts.Client = address
+	}
 	if err := opts.validate(); err != nil {
 		return nil, fmt.Errorf("remote write: %w", err)
 	}
@@ -176,7 +179,7 @@ func (h *Handler) receive(x *exchange) error {
 	if err := h.gate.Admit(); err != nil {
 		return err
 	}
-	l, err := h.inflight.enter(clientOf(x.r))
+	l, err := h.inflight.enter(h.opts.Client(x.r))
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package remotewrite
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 )
 
@@ -15,8 +16,10 @@ type Options struct {
 	MaxInflightRequests int
 
 	// MaxClientShare is how much of both one client may take, as a fraction of 1, so that one cannot keep all others out; but always
-	// as much as the largest allowed request takes. Clients are told apart by their user or their address.
+	// as much as the largest allowed request takes.
 	MaxClientShare float64
+	// Client names who sends a request; nil: by its address. A name that the sender may choose freely would be no bound.
+	Client func(*http.Request) string
 
 	MaxSeries  int // series and metadata entries of a request; beyond it 413
 	MaxSamples int // samples, histograms and exemplars of a request; beyond it 413
