@@ -2,6 +2,7 @@ package series
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -228,5 +229,35 @@ func TestS4_LabelCacheIsBounded(t *testing.T) {
 	}
 	if _, ok := c.get(1); !ok {
 		t.Fatal("what is asked for all the time was forgotten")
+	}
+}
+
+// endless are stored series that never end, and go away with whoever asked.
+type endless struct {
+	after int
+	leave context.CancelFunc
+	asked int
+}
+
+func (e *endless) Stored(_ context.Context, yield func(log.SeriesRef) error) error {
+	for {
+		if e.asked++; e.asked == e.after {
+			e.leave()
+		}
+		if err := yield(1); err != nil {
+			return err
+		}
+	}
+}
+
+// A list over however many stored series ends soon after whoever asked has gone, or had no more time.
+func TestListsEndWithTheirContext(t *testing.T) {
+	x := New()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	e := &endless{after: 1000, leave: cancel}
+	x.Keep(e)
+	if _, err := x.LabelNames(ctx, nil, 10); !errors.Is(err, context.Canceled) || e.asked > e.after+checkEvery {
+		t.Errorf("%v after %d series", err, e.asked)
 	}
 }

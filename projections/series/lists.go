@@ -52,10 +52,17 @@ func (x *Index) each(ctx context.Context, sets [][]*labels.Matcher, visit func(l
 	return x.others(ctx, f, refs, sets, visit)
 }
 
+// checkEvery is the number of stored series between two looks at the context: each may have to be read from disk.
+const checkEvery = 256
+
 // others is the part of each that is not resident, and what has become resident since f began; without a set of matchers all match.
 func (x *Index) others(ctx context.Context, f *Follower, refs []log.SeriesRef, sets [][]*labels.Matcher, visit func(labels.Labels)) error {
 	seen := make(map[log.SeriesRef]struct{})
+	asked := 0
 	meet := func(ref log.SeriesRef) error {
+		if asked++; asked%checkEvery == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if _, met := slices.BinarySearch(refs, ref); met {
 			return nil
 		}
