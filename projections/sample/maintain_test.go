@@ -91,8 +91,10 @@ func TestE5_TheFirstChunkFileIsBegunBesideNoRemoval(t *testing.T) {
 			send(late(2*hour + 60_000)...)
 			<-removing
 			r.apply()
-			r.copy.maintaining.Lock() // until the removal has ended
-			r.copy.maintaining.Unlock()
+			func() { // until the removal has ended
+				r.copy.maintaining.Lock()
+				defer r.copy.maintaining.Unlock()
+			}()
 			for i := range others {
 				if err := os.Remove(filepath.Join(r.dir, tsdbDir, chunksDir, fmt.Sprint("other", i))); err != nil {
 					t.Fatal(err)

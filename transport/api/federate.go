@@ -69,7 +69,7 @@ func (a *API) newest(ctx context.Context, sets [][]*labels.Matcher) (all []feder
 		for found.Next() {
 			s := found.At()
 			it = s.Iterator(it)
-			if x, ok := last(it, span); ok && s.Labels().Has(labels.MetricName) {
+			if x, ok := last(it, span); ok && s.Labels().Has(model.MetricNameLabel) {
 				x.labels = s.Labels()
 				all = append(all, x)
 			}
@@ -82,7 +82,7 @@ func (a *API) newest(ctx context.Context, sets [][]*labels.Matcher) (all []feder
 		}
 	}
 	slices.SortFunc(all, func(x, y federated) int {
-		return cmp.Or(cmp.Compare(x.labels.Get(labels.MetricName), y.labels.Get(labels.MetricName)), labels.Compare(x.labels, y.labels))
+		return cmp.Or(cmp.Compare(x.labels.Get(model.MetricNameLabel), y.labels.Get(model.MetricNameLabel)), labels.Compare(x.labels, y.labels))
 	})
 	return slices.CompactFunc(all, func(x, y federated) bool { return labels.Equal(x.labels, y.labels) }), nil
 }
@@ -104,7 +104,7 @@ func writeFederated(w io.Writer, all []federated) {
 	before := ""
 	for i := range all {
 		x := &all[i]
-		name := escapedName(x.labels.Get(labels.MetricName))
+		name := escapedName(x.labels.Get(model.MetricNameLabel))
 		if name != before {
 			e.buf = append(e.buf, "# TYPE "+name+" untyped\n"...)
 			before = name
@@ -116,7 +116,7 @@ func writeFederated(w io.Writer, all []federated) {
 			open = ','
 		}
 		x.labels.Range(func(l labels.Label) {
-			if l.Name != labels.MetricName {
+			if l.Name != model.MetricNameLabel {
 				pair(escapedName(l.Name), l.Value)
 			}
 		})
