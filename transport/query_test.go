@@ -293,6 +293,7 @@ func TestFormatQuery(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.want(w.post("/api/v1/format_query", "query", "sum  by(a)(m)>1"), `{"status":"success","data":"sum by (a) (m) \u003e 1"}`)
 	w.wantError(w.get("/api/v1/format_query", "query", "sum("), 400, "bad_data", "parse error")
+	w.wantError(w.post("/api/v1/format_query", "query", strings.Repeat("sum(", 1600)+"m"+strings.Repeat(")", 1600)), 400, "bad_data", "nested")
 }
 
 func TestExplain(t *testing.T) {

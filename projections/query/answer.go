@@ -327,7 +327,12 @@ func (e *Engine) prepare(ctx context.Context, c Common, s steps, newQuery queryM
 	if err != nil {
 		return nil, nil, nil, &BadDataError{err}
 	}
-	parts, d, err := e.rewrite(ctx, q.Statement().(*parser.EvalStmt), c, s, direct)
+	stmt := q.Statement().(*parser.EvalStmt)
+	if err := CheckNesting(stmt.Expr); err != nil {
+		q.Close()
+		return nil, nil, nil, &BadDataError{err}
+	}
+	parts, d, err := e.rewrite(ctx, stmt, c, s, direct)
 	return q, parts, d, err
 }
 

@@ -137,10 +137,14 @@ func TestQ6_Sizes(t *testing.T) {
 		{"the longest regexp", regexp(query.MaxRegexpBytes), ""},
 		{"a longer regexp", regexp(query.MaxRegexpBytes + 1), "regular expression"},
 		{"many selectors", "m" + strings.Repeat(" or m", query.MaxLeaves-1), ""},
-		{"more selectors", "m" + strings.Repeat(" or m", query.MaxLeaves), "selectors"},
+		{"more selectors", "m" + strings.Repeat(" or m", query.MaxLeaves-1) + " or (m or m)", "selectors"},
 		{"deep", strings.Repeat("(", query.MaxTokens/2-1) + "1" + strings.Repeat(")", query.MaxTokens/2-1), ""},
 		{"deep unary", strings.Repeat("-", query.MaxTokens-2) + "m", ""},
 		{"deeper", strings.Repeat("(", query.MaxTokens) + "1" + strings.Repeat(")", query.MaxTokens), "tokens"},
+		{"nested", strings.Repeat("sum(", query.MaxNesting) + "m" + strings.Repeat(")", query.MaxNesting), ""},
+		{"nested deeper", strings.Repeat("sum(", query.MaxNesting+1) + "m" + strings.Repeat(")", query.MaxNesting+1), "nested"},
+		{"a chain", "m" + strings.Repeat("+1", query.MaxLeaves), ""},
+		{"a longer chain", "m" + strings.Repeat("+1", query.MaxLeaves+1), "nested"},
 		{"long", `"` + strings.Repeat("x", query.MaxExpressionBytes) + `"`, "bytes"},
 	} {
 		res, err := e.Instant(t.Context(), at(tc.expr, 600_000))

@@ -26,6 +26,32 @@ func checkSize(expr string) error {
 	return fmt.Errorf("the expression has more than %d tokens", MaxTokens)
 }
 
+// CheckNesting bounds how deep functions, aggregations and operators stand in one another: printing a part of an expression, which finding
+// what answers it does for each, takes time with the square of that.
+func CheckNesting(expr parser.Expr) error {
+	if nesting(expr) > MaxNesting*operatorsACall {
+		return fmt.Errorf("the expression is nested too deeply: functions and aggregations more than %d times, or operators more than %d times", MaxNesting, MaxNesting*operatorsACall)
+	}
+	return nil
+}
+
+// operatorsACall is how many operators in a chain count as one function within another.
+const operatorsACall = MaxLeaves / MaxNesting
+
+// nesting is the greatest count on a way down.
+func nesting(n parser.Node) (deepest int) {
+	for c := range parser.ChildrenIter(n) {
+		deepest = max(deepest, nesting(c))
+	}
+	switch n.(type) {
+	case *parser.AggregateExpr, *parser.Call, *parser.SubqueryExpr:
+		deepest += operatorsACall
+	case *parser.BinaryExpr:
+		deepest++
+	}
+	return deepest
+}
+
 // checkSelectors bounds the number of selectors, and the regular expressions that would be run over all label sets.
 func checkSelectors(expr parser.Expr) error {
 	selectors := parser.ExtractSelectors(expr)

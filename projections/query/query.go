@@ -33,6 +33,7 @@ const (
 const (
 	MaxExpressionBytes = 1 << 20
 	MaxTokens          = 10_000    // bounds the depth of the expression too, and with it the stack
+	MaxNesting         = 250       // functions and aggregations within one another
 	MaxRegexpBytes     = 128 << 10 // per matcher
 	MaxLeaves          = plan.MaxLeaves
 	maxAttempts        = 4  // reads, where streams that could answer turn out not to hold what is needed

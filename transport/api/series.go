@@ -10,6 +10,8 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
+
+	"tidemark/projections/query"
 )
 
 // SeriesIndex knows which label sets exist. All three take the union over the sets of matchers (no sets: everything), give
@@ -182,6 +184,9 @@ func (a *API) FormatQuery(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	expr, err := a.parser.ParseExpr(f.Get("query"))
+	if err == nil {
+		err = query.CheckNesting(expr)
+	}
 	if err != nil {
 		WriteError(w, invalidParam("query", err))
 		return
