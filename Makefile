@@ -78,7 +78,7 @@ campaign-planted:
 # A real process under load that is killed, stalled and has its clock stepped, for DURATION; its memory and its disk must stay flat.
 soak:
 	$(GO) test -c -o $(BIN)/soak.test ./cmd/tidemark
-	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') SOAK_DURATION=$(DURATION) ../../$(BIN)/soak.test -test.run '^TestSoak$$' -test.v -test.timeout 0
+	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') SOAK_DURATION=$(DURATION) $(CURDIR)/$(BIN)/soak.test -test.run '^TestSoak$$' -test.v -test.timeout 0
 
 bench: build
 	$(BIN)/tidemark bench all
