@@ -497,11 +497,5 @@ func spread(runs []peerRun, value func(*peerRun) float64) (least, middle, most f
 		least, most = min(least, v), max(most, v)
 		all = append(all, v)
 	}
-	return least, middleOf(all), most
-}
-
-// middleOf returns the median of what is not empty.
-func middleOf(all []float64) float64 {
-	slices.Sort(all)
-	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
+	return least, median(all), most
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -269,12 +270,12 @@ func routes(all []string) string {
 	return strings.Join(parts, ",")
 }
 
-func median(d []time.Duration) time.Duration {
-	if len(d) == 0 {
-		return 0
+// median returns the upper one of an even number, and zero of none.
+func median[T cmp.Ordered](all []T) (m T) {
+	if len(all) == 0 {
+		return m
 	}
-	d = slices.Sorted(slices.Values(d))
-	return d[len(d)/2]
+	return slices.Sorted(slices.Values(all))[len(all)/2]
 }
 
 // relative renders a relative error.

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -143,10 +142,6 @@ func (k *soaked) measure() {
 func flat(values []float64, slack float64) (early, late float64, ok bool) {
 	if len(values) < 8 {
 		return 0, 0, true
-	}
-	median := func(v []float64) float64 {
-		v = slices.Sorted(slices.Values(v))
-		return v[len(v)/2]
 	}
 	q := len(values) / 4
 	early, late = median(values[q:2*q]), median(values[3*q:])
