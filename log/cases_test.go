@@ -266,6 +266,9 @@ func TestCase_B06_TornTail(t *testing.T) {
 			torn.acked = longer.acked
 			delete(torn.acked, 61)
 		}
+		if err := syncDir(fs, testDir+"/store"); err != nil {
+			t.Fatal(err)
+		}
 		debris := clone(fs)
 		if n := checkImage(t, torn); n != 60 {
 			t.Errorf("%s: %d events", name, n)

@@ -26,7 +26,7 @@ import (
 // waits for the answer, it waits for good, and Run leaves it behind.
 type storeGuard struct {
 	logger *slog.Logger
-	fs     vfs.FS        // of the store; nil until it is opened
+	fs     vfs.FS        // of the store, whose torn tails are spoken of; nil: they are not
 	broken chan struct{} // closed by the first Fatalf
 	done   chan struct{} // closed before the store is closed
 	once   sync.Once     // of done

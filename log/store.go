@@ -239,7 +239,6 @@ func newSeed(opts Options) (uint64, error) {
 }
 
 func pebbleOptions(opts Options, guard *storeGuard, path string) *pebble.Options {
-	guard.fs = opts.FS
 	po := &pebble.Options{
 		FS:                          storeFS{opts.FS, guard, path},
 		CacheSize:                   opts.CacheBytes,

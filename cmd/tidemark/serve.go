@@ -93,6 +93,7 @@ type surroundings struct {
 	disk           vfs.FS               // of the storage directory; nil: the file system
 	logFS, viewsFS vfs.FS               // of one part of it; nil: disk
 	freeBytes      func(path string) (uint64, error)
+	serving        func(http.Handler) // told what is served; nil: nobody is
 }
 
 func (s *surroundings) time() time.Time {
@@ -301,6 +302,9 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 	handler, err := f.handler(n, cfg, origin)
 	if err != nil {
 		return errors.Join(err, n.close())
+	}
+	if f.around.serving != nil {
+		f.around.serving(handler)
 	}
 	bounded, err := transport.Limit(listener, f.maxConns, n.registry)
 	if err != nil {
