@@ -323,7 +323,7 @@ func (m *maker) histogram() []byte {
 }
 
 func (m *maker) items() (samples, histograms, exemplars int) {
-	samples = m.r.IntN(4)
+	samples = m.r.IntN(3)
 	if m.chance(5) {
 		samples = m.r.IntN(40)
 	}
@@ -340,7 +340,7 @@ func (m *maker) seriesCount() int {
 	if m.chance(2) {
 		return m.r.IntN(60)
 	}
-	return m.r.IntN(5)
+	return m.r.IntN(4)
 }
 
 func (m *maker) version1() {

@@ -37,7 +37,6 @@ query: {unpublished: live}
 exact: {local: false}
 materializations:
   - {name: m_sum, expr: "sum_over_time(m[1m])", every: 1m}
-  - {name: m_job, expr: "sum by (job) (rate(m[5m]))", every: 30s, layout: full_window}
 `
 
 // TestRandomRequests is the slice that runs with all tests.
@@ -116,6 +115,7 @@ func requestRound(t *testing.T, seed uint64, count int) (map[string]uint64, []st
 	for w := range workers {
 		mine := &workers[w]
 		mine.seed, mine.counts = hashes, map[string]uint64{}
+		mine.acked, mine.maybe = make([]itemKey, 0, 4*count/requestWorkers), make([]itemKey, 0, 4*count/requestWorkers)
 		wg.Go(func() {
 			m := newMaker(seed, uint64(w), pool)
 			a := &asker{rand.New(rand.NewPCG(seed, uint64(w)|1<<32))}
