@@ -244,6 +244,12 @@ func (n *node) openViews() error {
 	if err := n.index.Load(n.events.Dictionary()); err != nil {
 		return err
 	}
+	n.index.Shade(func() []string {
+		if p := n.panes.Plan(); p != nil {
+			return p.Names()
+		}
+		return nil
+	})
 	// A rebuild may have been cut off while it put its views in place.
 	if err := bucket.Settle(n.viewsPath(), bucket.Options{FS: n.flags.around.viewsDisk()}); err != nil {
 		return err

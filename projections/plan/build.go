@@ -317,7 +317,7 @@ func (b *builder) unanswerable(l *Leaf, retention int64) string {
 // byName returns the names of materializations or recorded series that a leaf reads, none if it reads written series, or
 // why it cannot read them.
 func (b *builder) byName(l *Leaf) (names []string, reason string) {
-	names, mixed := ReadNames(l.Selector.LabelMatchers, b.names)
+	names, mixed := ReadNames(l.Selector.LabelMatchers, Named{All: b.names, Found: b.names})
 	switch {
 	case len(names) == 0:
 		return nil, ""

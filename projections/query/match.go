@@ -21,7 +21,7 @@ type stream struct {
 type index struct {
 	plan      *plan.Plan
 	streams   []stream
-	names     []string // sorted
+	names     plan.Named
 	materials map[string][]*material
 	wholes    *wholes
 }
@@ -47,7 +47,7 @@ func newIndex(p *plan.Plan) (*index, error) {
 			x.streams = append(x.streams, s)
 		}
 	}
-	x.names = p.Names()
+	x.names = p.Named()
 	var made []*material
 	for i := range p.Materializations {
 		m := &material{Materialization: &p.Materializations[i], plan: p}

@@ -111,7 +111,7 @@ type demand struct {
 	order  []*inner            // each behind all that it reads itself
 	leaves int                 // of all expressions
 	read   reading             // how panes are read
-	root   *inner              // what is to be recorded, in the place of leaves of an expression of the request
+	roots  []*inner            // what is asked for, in the place of leaves of an expression of the request
 }
 
 type innerKey struct {
@@ -130,7 +130,7 @@ func (d *demand) provide(ctx context.Context, l *leaf, own *material) error {
 	}
 	names, mixed := plan.ReadNames(l.matchers, d.x.names)
 	switch {
-	case mixed:
+	case mixed && (own != nil || !l.exact):
 		return l.miss(ReasonNoMaterialization, "the selector may mean both %s, which is recorded, and written series", names[0])
 	case len(names) == 0:
 		var miss *MissError
@@ -140,6 +140,10 @@ func (d *demand) provide(ctx context.Context, l *leaf, own *material) error {
 		return nil
 	}
 	l.reads, l.named = names, nil
+	if mixed && l.raw == nil {
+		l.turnRaw(l.miss(ReasonNoMaterialization, "the selector may mean both %s, which is recorded, and written series", names[0]))
+	}
+	l.beside = l.raw != nil
 	for _, name := range names {
 		for _, m := range d.x.materials[name] {
 			s := m.stepsFor(l)
@@ -253,14 +257,14 @@ func (d *demand) renew(ctx context.Context, leaves []*leaf, bypass bool) error {
 	for _, in := range old {
 		in.bypass = in.bypass || bypass
 	}
-	if d.root != nil {
-		old[innerKey{d.root.material, d.root.steps}] = d.root
-		if _, err := d.behind(ctx, d.root.material, d.root.steps); err != nil {
+	for _, root := range d.roots {
+		old[innerKey{root.material, root.steps}] = root
+		if _, err := d.behind(ctx, root.material, root.steps); err != nil {
 			return err
 		}
 	}
 	for _, l := range leaves {
-		if len(l.reads) == 0 && l.whole == nil || l.raw != nil {
+		if len(l.reads) == 0 && l.whole == nil || l.raw != nil && !l.beside {
 			d.leaves++
 			continue
 		}
