@@ -25,6 +25,7 @@ import (
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
 	"tidemark/projections/plan"
+	"tidemark/projections/query"
 	"tidemark/projections/series"
 	"tidemark/projections/window"
 	"tidemark/transport/api"
@@ -68,6 +69,7 @@ type node struct {
 	census  *census
 	ballast *ballast
 
+	engine   *query.Engine    // set by recordWindows
 	recorder *window.Recorder // set by recordWindows
 	queryLog *api.QueryLog
 

@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	promremote "github.com/prometheus/prometheus/storage/remote"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"tidemark/transport/api"
 )
 
 // list asks one of the three lists. Label sets come in their text form.
@@ -188,7 +190,25 @@ groups:
 	}
 	lists(v)
 	samplesOf(v)
+	for name, m := range v.materializations() {
+		if m.Hits == 0 {
+			t.Errorf("%s answered nothing, and missed %v", name, m.Misses)
+		}
+	}
+	v.instant("max_over_time(m[45s])", now)
+	if n := v.materializations()["p"].Misses["off_grid"]; n != 1 {
+		t.Errorf("p missed %d times", n)
+	}
+	rules := v.rules()
+	if r := rules["p"]; time.Since(r.LastEvaluation) > patience || r.EvaluationTime <= 0 {
+		t.Errorf("p was evaluated %+v", r)
+	}
 	v = v.restart()
+	for name, r := range v.rules() { // as long as nothing is evaluated, what is published tells
+		if at := r.LastEvaluation.UnixMilli(); at < now || r.LastEvaluation.Before(rules[name].LastEvaluation.Add(-time.Minute)) {
+			t.Errorf("%s was evaluated at %d, and once at %d", name, at, rules[name].LastEvaluation.UnixMilli())
+		}
+	}
 	v.eventually("the copy is open", func() bool { a := v.instant(`other * 1`, now); return a.code == 200 })
 	lists(v)
 	samplesOf(v)
@@ -204,6 +224,28 @@ groups:
 	}
 	v.wantMiss(`{__name__=~"job:.*"}`, now, "no_materialization")
 	v.mustStop()
+}
+
+// rules lists the rules by what they record.
+func (v *hosted) rules() map[string]api.RecordedRule {
+	v.t.Helper()
+	var answer struct {
+		Data struct{ Groups []api.RuleGroup }
+	}
+	_, body := v.get("/api/v1/rules")
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		v.t.Fatalf("%v in %s", err, body)
+	}
+	out := make(map[string]api.RecordedRule)
+	for _, g := range answer.Data.Groups {
+		for _, r := range g.Rules {
+			out[r.Name] = r
+			if g.LastEvaluation.Before(r.LastEvaluation) || g.EvaluationTime < r.EvaluationTime {
+				v.t.Errorf("group %+v, rule %+v", g, r)
+			}
+		}
+	}
+	return out
 }
 
 // vector asks an expression at a time in ms and prints the answer, in label order.

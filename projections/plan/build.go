@@ -134,6 +134,7 @@ func newBuilder(c *Config, set *ruleSet) *builder {
 
 // add keeps an item, under its name unless it is invalid.
 func (b *builder) add(name string, it *item) {
+	it.finding.Materialization = it.mat.Name
 	b.items = append(b.items, it)
 	if len(it.finding.Reasons) == 0 && name != "" {
 		b.named[name] = append(b.named[name], it)

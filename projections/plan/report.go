@@ -26,6 +26,8 @@ type Finding struct {
 	Every  int64             // ms
 	Labels map[string]string // that a rule adds
 
+	Materialization string // its name in the plan, if it can be materialized
+
 	Leaves  []LeafFinding // what answers it; empty if Reasons is not
 	Reasons []string      // why it cannot be materialized
 	Notes   []string      // what is worth knowing though it works

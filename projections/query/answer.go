@@ -58,6 +58,12 @@ func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery q
 	if err != nil {
 		return nil, err
 	}
+	res, err := e.evaluateParts(ctx, c, s, q, parts, d, from, place)
+	d.count(parts, err)
+	return res, err
+}
+
+func (e *Engine) evaluateParts(ctx context.Context, c Common, s steps, q promql.Query, parts []part, d *demand, from *feed, place *slot) (*Result, error) {
 	var leaves []*leaf
 	for i := range parts {
 		switch p := &parts[i]; {
@@ -192,7 +198,7 @@ func (e *Engine) index() (*index, error) {
 	if x := e.streams.Load(); x != nil && x.plan == p {
 		return x, nil
 	}
-	x, err := newIndex(p)
+	x, err := newIndex(p, e.uses.of)
 	if err != nil {
 		return nil, err
 	}
@@ -277,6 +283,7 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 				if in.strict {
 					return false, nil, errUnfit
 				}
+				in.missed = miss.why.Reason
 				return false, nil, in.miss(miss.why)
 			}
 			res.Stats.Evaluated += int(r.steps.count())

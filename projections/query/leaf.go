@@ -41,6 +41,8 @@ type leaf struct {
 	// beside says that raw it reads these, too: the engine gets what is recorded with what the exact source has.
 	beside bool
 
+	near    []stream   // that hold what it reads, but not on its grid
+	lacks   *material  // behind a name that it reads: it cannot be told
 	streams []stream   // that can answer it, the best first
 	chosen  int        // index into streams
 	first   *MissError // why streams[0] did not do

@@ -35,6 +35,7 @@ type material struct {
 	plan    *plan.Plan
 	streams []stream // the best first
 
+	uses    *uses
 	look    sync.Once
 	id      uint64       // under which it is recorded
 	reaches []plan.Reach // what its steps depend on; none if they are evaluated when they are read
@@ -81,6 +82,7 @@ type inner struct {
 	bypass   bool           // the record is not looked at
 	strict   bool           // it stands for a part of the expression as it was sent, see errUnfit
 	named    bool           // it is read by name
+	missed   string         // why it cannot be told, as a reason; "": it can, or nobody knows yet
 
 	runs   []*run           // steps that are evaluated
 	notes  bool             // the engine had something to say about them that is not in doubts
@@ -153,6 +155,7 @@ func (d *demand) provide(ctx context.Context, l *leaf, own *material) error {
 			in, err := d.behind(ctx, m, s)
 			var miss *MissError
 			if errors.As(err, &miss) {
+				l.lacks = m
 				return l.missBehind(m, miss)
 			}
 			if err != nil {
