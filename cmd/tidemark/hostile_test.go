@@ -11,36 +11,32 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/golang/snappy"
-	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/transport/remotewrite"
 )
 
-// hostileConnections is how many connections TestHostile makes; more by hand: HOSTILE_COUNT=100000.
-const hostileConnections = 900
-
-// hostileWorkers is how many of them there are at a time, besides those that are held open.
-const hostileWorkers = 32
+// hostileWorkers is how many hostile connections there are at a time, besides the hostileHeld that are held open.
+const (
+	hostileWorkers = 32
+	hostileHeld    = 300
+)
 
 // hostileLoad is the load of TestHostile.
 type hostileLoad struct {
-	t    *testing.T
 	addr string
-	good []byte // a body that is as it should be
+	good []byte        // a body that is as it should be
+	held chan net.Conn // open as long as the service lets them: they have sent half of something, or take no answer
 
-	mu     sync.Mutex
-	held   []net.Conn // open until the end: they have sent half of something
-	counts map[string]int
+	mu       sync.Mutex
+	counts   map[string]uint64
+	findings []string
 }
 
 // an attack sends over a fresh connection and returns the statuses that it was answered with. With hold, the connection stays open.
@@ -63,6 +59,10 @@ func noHTTP(status int) bool {
 func elsewhereOne(status int) bool {
 	return clientFault(status) || status == http.StatusTemporaryRedirect
 }
+
+// heldOne is for those that sent half of something, and for those that asked for much and took nothing.
+func heldOne(status int) bool { return slowOne(status) || status == http.StatusOK }
+
 func slowOne(status int) bool { return status == http.StatusServiceUnavailable || status/100 == 4 }
 
 const contentType2 = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
@@ -103,6 +103,9 @@ func attacks() []attack {
 		})),
 		held(one("slow body", slowOne, func(h *hostileLoad, _ *rand.Rand) []byte {
 			return h.post(path, h.good[:len(h.good)/2], "Content-Length", strconv.Itoa(len(h.good)))
+		})),
+		held(one("takes no answer", heldOne, func(h *hostileLoad, _ *rand.Rand) []byte {
+			return bytes.Repeat(fmt.Appendf(nil, "GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n", h.addr), 100)
 		})),
 		held(one("idle", slowOne, func(*hostileLoad, *rand.Rand) []byte { return nil })),
 		{name: "cut", answers: slowOne, send: func(h *hostileLoad, c net.Conn, r *rand.Rand) error {
@@ -230,14 +233,31 @@ func (h *hostileLoad) run(a attack, r *rand.Rand) {
 		c.Close()
 		return
 	}
-	if a.hold {
-		h.mu.Lock()
-		h.held = append(h.held, c)
-		h.mu.Unlock()
+	if !a.hold {
+		defer c.Close()
+		h.read(a, c)
 		return
 	}
-	defer c.Close()
-	h.read(a, c)
+	for {
+		select {
+		case h.held <- c:
+			return
+		default: // the oldest gives its place up once it has been let go
+			h.letGo()
+		}
+	}
+}
+
+// letGo waits until the oldest connection that is held was cut off, if there is one.
+func (h *hostileLoad) letGo() bool {
+	select {
+	case c := <-h.held:
+		h.read(attack{name: "held", answers: heldOne}, c)
+		c.Close()
+		return true
+	default:
+		return false
+	}
 }
 
 // read reads answers until the connection ends, and judges them.
@@ -257,7 +277,7 @@ func (h *hostileLoad) read(a attack, c net.Conn) {
 		res.Body.Close()
 		h.note(fmt.Sprintf("%s: %d", a.name, res.StatusCode))
 		if !a.answers(res.StatusCode) {
-			h.t.Errorf("%s is answered with %d", a.name, res.StatusCode)
+			h.find("%s is answered with %d", a.name, res.StatusCode)
 		}
 	}
 }
@@ -268,87 +288,10 @@ func (h *hostileLoad) note(what string) {
 	h.mu.Unlock()
 }
 
-// TestHostile lets many clients loose that are slow, cut off, oversized, lying or no clients at all. Every fault of theirs is answered
-// with 4xx or with the end of the connection, a body that does not arrive in time with 503, since a slow network is nobody's fault; a good writer beside them is always acknowledged and loses nothing; and afterwards the
-// process has no more goroutines and descriptors than before, and hardly more memory.
-func TestHostile(t *testing.T) {
-	seed := seedOf(t)
-	count := hostileConnections
-	if n, err := strconv.Atoi(os.Getenv("HOSTILE_COUNT")); err == nil {
-		count = n
+func (h *hostileLoad) find(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.findings = append(h.findings, fmt.Sprintf(format, args...)); len(h.findings) > maxFindings {
+		h.findings = h.findings[:maxFindings]
 	}
-	s := newSite(t, oneStream, "--log.level=warn", "--web.read-header-timeout=1s", "--web.read-timeout=2s", "--web.idle-timeout=2s",
-		"--write.max-body-bytes=1MiB", "--write.max-decoded-bytes=1MiB", "--web.max-connections=2000")
-	p := s.serveReady()
-	if code := s.write("m", 1_000, 1); code != http.StatusNoContent {
-		t.Fatal(code)
-	}
-	s.http.CloseIdleConnections()
-	goroutines, descriptors, memory := s.metric("go_goroutines"), s.metric("process_open_fds"), s.metric("process_resident_memory_bytes")
-
-	h := &hostileLoad{t: t, addr: s.addr, counts: make(map[string]int), good: remotewrite.Encode([]remotewrite.Series{{
-		Labels: labels.FromStrings("__name__", "hostile"), Samples: []remotewrite.Sample{{Time: 1_000, Value: 1}},
-	}})}
-	stop := make(chan struct{})
-	var took []time.Duration
-	var writer sync.WaitGroup
-	writer.Go(func() {
-		c := remotewrite.Client{URL: s.url() + remotewrite.Path, HTTP: s.http}
-		for i := int64(0); ; i++ {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			began := time.Now()
-			if err := c.Write(t.Context(), []remotewrite.Series{{Labels: labels.FromStrings("__name__", "m"), Samples: []remotewrite.Sample{{Time: 2_000 + i, Value: 1}}}}); err != nil {
-				t.Errorf("a good write: %v", err)
-				return
-			}
-			took = append(took, time.Since(began))
-		}
-	})
-	all := attacks()
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for w := range hostileWorkers {
-		workers.Go(func() {
-			r := rand.New(rand.NewPCG(seed, uint64(w)))
-			for n := next.Add(1); n <= int64(count); n = next.Add(1) {
-				h.run(all[int(n)%len(all)], r)
-			}
-		})
-	}
-	workers.Wait()
-	for _, c := range h.held { // they were let go, or are now
-		h.read(attack{name: "held", answers: slowOne}, c)
-		c.Close()
-	}
-	close(stop)
-	writer.Wait()
-
-	var lines []string
-	for what, n := range h.counts {
-		lines = append(lines, fmt.Sprintf("%6d %s", n, what))
-	}
-	slices.Sort(lines)
-	slices.Sort(took)
-	t.Logf("%d connections; %d good writes, p50 %v, p99 %v\n%s", count, len(took), took[len(took)/2], took[len(took)*99/100], strings.Join(lines, "\n"))
-	s.http.CloseIdleConnections()
-	poll(t, time.Minute, "goroutines and descriptors as before", func() (bool, string) {
-		g, d := s.metric("go_goroutines"), s.metric("process_open_fds")
-		return g <= goroutines+10 && d <= descriptors+10, fmt.Sprintf("%g goroutines, %g before; %g descriptors, %g before", g, goroutines, d, descriptors)
-	})
-	if m := s.metric("process_resident_memory_bytes"); m > memory+512<<20 {
-		t.Errorf("%.0f MiB of memory, %.0f before", m/(1<<20), memory/(1<<20))
-	}
-	if _, err := s.barrier(60_000); err != nil {
-		t.Fatal(err)
-	}
-	s.wantWarm("sum_over_time(m[1m])", 60_000, strconv.Itoa(len(took)+1))
-	if strings.Contains(p.out.String(), "panic") {
-		t.Errorf("it panicked:\n%s", p.out.String())
-	}
-	s.stop(p)
-	verifyLog(t, s)
 }
