@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -84,7 +83,7 @@ func hostileRun(t *testing.T, seed uint64, count int, end time.Time) *hostileLoa
 	if code := s.write("m", 1_000, 1); code != http.StatusNoContent {
 		t.Fatal(code)
 	}
-	h := &hostileLoad{addr: s.addr, held: make(chan net.Conn, hostileHeld), counts: make(map[string]uint64), good: remotewrite.Encode([]remotewrite.Series{{
+	h := &hostileLoad{addr: s.addr, held: make(chan heldConn, hostileHeld), counts: make(map[string]uint64), good: remotewrite.Encode([]remotewrite.Series{{
 		Labels: labels.FromStrings("__name__", "hostile"), Samples: []remotewrite.Sample{{Time: 1_000, Value: 1}},
 	}})}
 	h.attack(seed, hostileWarm, end)

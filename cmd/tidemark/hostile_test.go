@@ -6,11 +6,13 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,17 +34,24 @@ const (
 type hostileLoad struct {
 	addr string
 	good []byte        // a body that is as it should be
-	held chan net.Conn // open as long as the service lets them: they have sent half of something, or take no answer
+	held chan heldConn // open as long as the service lets them: they have sent half of something, or take no answer
 
 	mu       sync.Mutex
 	counts   map[string]uint64
 	findings []string
 }
 
+// heldConn is a connection that waits to be cut off.
+type heldConn struct {
+	net.Conn
+	deaf bool // it is not to be read: what was answered would first have to be taken
+}
+
 // an attack sends over a fresh connection and returns the statuses that it was answered with. With hold, the connection stays open.
 type attack struct {
 	name string
 	hold bool
+	deaf bool
 	send func(h *hostileLoad, c net.Conn, r *rand.Rand) error
 	// answers says what may come back; the connection may also be closed without a word.
 	answers func(status int) bool
@@ -59,9 +68,6 @@ func noHTTP(status int) bool {
 func elsewhereOne(status int) bool {
 	return clientFault(status) || status == http.StatusTemporaryRedirect
 }
-
-// heldOne is for those that sent half of something, and for those that asked for much and took nothing.
-func heldOne(status int) bool { return slowOne(status) || status == http.StatusOK }
 
 func slowOne(status int) bool { return status == http.StatusServiceUnavailable || status/100 == 4 }
 
@@ -104,9 +110,12 @@ func attacks() []attack {
 		held(one("slow body", slowOne, func(h *hostileLoad, _ *rand.Rand) []byte {
 			return h.post(path, h.good[:len(h.good)/2], "Content-Length", strconv.Itoa(len(h.good)))
 		})),
-		held(one("takes no answer", heldOne, func(h *hostileLoad, _ *rand.Rand) []byte {
-			return bytes.Repeat(fmt.Appendf(nil, "GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n", h.addr), 100)
-		})),
+		{name: "takes no answer", hold: true, deaf: true, answers: served, send: func(h *hostileLoad, c net.Conn, _ *rand.Rand) error {
+			if tcp, ok := c.(*net.TCPConn); ok {
+				_ = tcp.SetReadBuffer(4 << 10) // so that little is enough to be too much
+			}
+			return write(c, bytes.Repeat(fmt.Appendf(nil, "GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n", h.addr), 60))
+		}},
 		held(one("idle", slowOne, func(*hostileLoad, *rand.Rand) []byte { return nil })),
 		{name: "cut", answers: slowOne, send: func(h *hostileLoad, c net.Conn, r *rand.Rand) error {
 			all := h.post(path, h.good)
@@ -120,9 +129,11 @@ func attacks() []attack {
 			if err := write(c, h.post(path, nil, "Transfer-Encoding", "chunked")); err != nil {
 				return err
 			}
-			junk := bytes.Repeat([]byte{byte(r.IntN(256))}, 64<<10)
-			for range 64 { // 4 MiB, beyond the bound of this test's service
-				if _, err := fmt.Fprintf(c, "%x\r\n%s\r\n", len(junk), junk); err != nil {
+			const size = 64 << 10
+			chunk := fmt.Appendf(nil, "%x\r\n", size)
+			chunk = append(append(chunk, bytes.Repeat([]byte{byte(r.IntN(256))}, size)...), "\r\n"...)
+			for range 24 { // 1.5 MiB, beyond the bound of this test's service
+				if _, err := c.Write(chunk); err != nil {
 					return nil // it was cut off, as it should be
 				}
 			}
@@ -240,7 +251,7 @@ func (h *hostileLoad) run(a attack, r *rand.Rand) {
 	}
 	for {
 		select {
-		case h.held <- c:
+		case h.held <- heldConn{c, a.deaf}:
 			return
 		default: // the oldest gives its place up once it has been let go
 			h.letGo()
@@ -252,7 +263,11 @@ func (h *hostileLoad) run(a attack, r *rand.Rand) {
 func (h *hostileLoad) letGo() bool {
 	select {
 	case c := <-h.held:
-		h.read(attack{name: "held", answers: heldOne}, c)
+		if c.deaf {
+			h.awaitCut(c)
+		} else {
+			h.read(attack{name: "held", answers: slowOne}, c)
+		}
 		c.Close()
 		return true
 	default:
@@ -260,15 +275,35 @@ func (h *hostileLoad) letGo() bool {
 	}
 }
 
+// awaitCut waits until a connection that takes no answers was cut off: then what is sent over it fails.
+func (h *hostileLoad) awaitCut(c net.Conn) {
+	every := time.NewTicker(50 * time.Millisecond)
+	defer every.Stop()
+	_ = c.SetWriteDeadline(time.Now().Add(time.Minute))
+	for range 1200 {
+		if err := write(c, []byte{' '}); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			h.note("takes no answer: cut off")
+			return
+		}
+		<-every.C
+	}
+	h.find("a connection that takes no answer was not cut off")
+}
+
 // read reads answers until the connection ends, and judges them.
 func (h *hostileLoad) read(a attack, c net.Conn) {
+	// Nothing more will come; it may be closed already. A connection that was held is for the service to end.
 	if tcp, ok := c.(*net.TCPConn); ok {
-		_ = tcp.CloseWrite() // nothing more will come; it may be closed already
+		_ = tcp.CloseWrite()
 	}
 	_ = c.SetReadDeadline(time.Now().Add(2 * time.Minute))
 	in := bufio.NewReader(c)
 	for {
 		res, err := http.ReadResponse(in, nil)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			h.find("%s: not cut off", a.name)
+			return
+		}
 		if err != nil {
 			h.note(a.name + ": closed")
 			return

@@ -442,13 +442,17 @@ func reloadOnHangup(ctx context.Context, hangup <-chan os.Signal, n *node, logge
 
 // handler mounts the HTTP interface.
 func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (*transport.Handler, error) {
-	rw := remotewrite.DefaultOptions()
+	// The body of a write has a time of its own, which must not lengthen that of all requests.
+	patience := remotewrite.DefaultOptions().BodyTimeout
+	if f.timeouts.Read > 0 {
+		patience = min(patience, f.timeouts.Read)
+	}
 	write, err := remotewrite.New(n.gate, n.events.Dictionary(), n.gate, n.registry, remotewrite.Options{
 		MaxBodyBytes: int64(f.maxBody), MaxDecodedBytes: int64(f.maxDecoded), MaxInflightBytes: int64(f.maxInflight),
 		MaxInflightRequests: f.maxRequests, MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
 		MaxLabels: f.maxLabels, MaxLabelNameBytes: f.maxName, MaxLabelValueBytes: f.maxValue,
 		MaxClientShare: f.clientShare, Client: f.client(n),
-		MaxFuture: f.maxFuture, Now: f.around.time, BodyTimeout: rw.BodyTimeout,
+		MaxFuture: f.maxFuture, Now: f.around.time, BodyTimeout: patience,
 		RateLimit: f.rateLimit, RateBurst: max(1, int(f.rateLimit)),
 	})
 	if err != nil {
