@@ -23,15 +23,25 @@ type smallDisk struct {
 // other tests of full disks limit the size of files, inject the free space that is seen, and fail single operations.
 func mountSmall(t *testing.T, path string, bytes int64) *smallDisk {
 	t.Helper()
+	d, err := tryMount(t, path, bytes)
+	if err != nil {
+		t.Skipf("LEFT OUT: a disk that is really full, because no tmpfs can be mounted: %v; TestL4_FullFileEndsTheProcess, TestDiskReserve and TestCase_B04_Ballast hold the rest", err)
+	}
+	return d
+}
+
+// tryMount is mountSmall for tests that can do without.
+func tryMount(t *testing.T, path string, bytes int64) (*smallDisk, error) {
+	t.Helper()
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Mount("tmpfs", path, "tmpfs", 0, fmt.Sprintf("size=%d", bytes)); err != nil {
-		t.Skipf("LEFT OUT: a disk that is really full, because no tmpfs can be mounted: %v; TestL4_FullFileEndsTheProcess, TestDiskReserve and TestCase_B04_Ballast hold the rest", err)
+		return nil, err
 	}
 	d := &smallDisk{t, path}
 	t.Cleanup(d.unmount)
-	return d
+	return d, nil
 }
 
 // mountLoop makes an ext4 in a file and mounts it: unlike a tmpfs it can be frozen.

@@ -2,7 +2,6 @@ package query
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -107,7 +106,7 @@ func TestQ10_GivenUp(t *testing.T) {
 					go cancel()
 				}
 				one, err := s.acquire(ctx)
-				if err != nil && !errors.Is(err, context.Canceled) {
+				if err != nil && KindOf(err) != KindCanceled {
 					t.Error(err)
 				}
 				s.mu.Lock()
