@@ -3,6 +3,7 @@ package main
 // The trials of the campaign. Each takes a seed, makes of it as many trials as it has points, and counts them.
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
@@ -202,6 +204,20 @@ func (c *trials) recover(s script, ref *reference, im crashImage, rng *rand.Rand
 	}
 }
 
+// inWords writes the stored form of an event as "log dump" does, at most its first bytes.
+func inWords(stored []byte) string {
+	e, err := log.DecodeEvent(0, stored)
+	if err != nil {
+		return err.Error()
+	}
+	var b bytes.Buffer
+	if err := log.DumpJSON(&b, e, func(log.SeriesRef) (labels.Labels, bool) { return labels.EmptyLabels(), false }); err != nil {
+		return err.Error()
+	}
+	const enough = 300
+	return string(bytes.TrimSpace(b.Bytes()[:min(b.Len(), enough)]))
+}
+
 // recovered is one recovery.
 func (c *trials) recovered(s script, ref *reference, im crashImage, fs vfs.FS, on bool, rng *rand.Rand) error {
 	w := newWorld(fs, im.clock, c.plans, 1+rng.IntN(4))
@@ -233,7 +249,7 @@ func (c *trials) holds(ref *reference, w *world, acked int) error {
 	}
 	for i, b := range bodies {
 		if string(b) != string(ref.bodies[floor-1+i]) {
-			return fmt.Errorf("event %d is not what was sent", floor+i)
+			return fmt.Errorf("event %d is not what was sent: %s instead of %s", floor+i, inWords(b), inWords(ref.bodies[floor-1+i]))
 		}
 	}
 	want, ok := ref.said[head]
