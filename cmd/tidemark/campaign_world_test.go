@@ -488,9 +488,12 @@ func (w *world) bodies(from log.Seq) ([][]byte, []*log.Event, error) {
 	return out, evs, nil
 }
 
-// nameless returns the body of an event about a task without the task's name, which is drawn by lot.
+// nameless returns the body of an event of the control plane without what no script decides: the name of a task, which is drawn by
+// lot, and how much there was to merge, which hangs on how many checkpoints the corrections came in.
 func nameless(body log.Body) log.Body {
 	switch b := body.(type) {
+	case *log.Compacted:
+		return &log.Compacted{Experiment: b.Experiment, Through: b.Through}
 	case *log.TaskQueued:
 		c := *b
 		c.ID = ulid.ULID{}
@@ -500,6 +503,9 @@ func nameless(body log.Body) log.Body {
 	case *log.TaskFinished:
 		c := *b
 		c.ID = ulid.ULID{}
+		if !c.Failed {
+			c.Message = "" // it says how much was merged
+		}
 		return &c
 	}
 	return body
