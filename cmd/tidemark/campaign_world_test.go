@@ -479,7 +479,7 @@ func (w *world) bodies(from log.Seq) ([][]byte, []*log.Event, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("event %d: %w", seq, err)
 		}
-		b, err := log.AppendEvent(nil, &log.Event{Body: scripted(ev.Body), LogTime: ev.LogTime, WallTime: ev.WallTime})
+		b, err := log.AppendEvent(nil, &log.Event{Body: asScripted(ev.Body), LogTime: ev.LogTime, WallTime: ev.WallTime})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -488,9 +488,9 @@ func (w *world) bodies(from log.Seq) ([][]byte, []*log.Event, error) {
 	return out, evs, nil
 }
 
-// scripted returns the body of an event of the control plane without what no script decides: the name of a task, which is drawn by
+// asScripted returns the body of an event of the control plane without what no script decides: the name of a task, which is drawn by
 // lot, and how much there was to merge, which hangs on how many checkpoints the corrections came in.
-func scripted(body log.Body) log.Body {
+func asScripted(body log.Body) log.Body {
 	switch b := body.(type) {
 	case *log.Compacted:
 		return &log.Compacted{Experiment: b.Experiment, Through: b.Through}
