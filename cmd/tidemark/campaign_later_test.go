@@ -44,9 +44,9 @@ func (m *naive) addLater(p *plan.Plan, added []plan.Stream) bool {
 func (g *modelGeneration) apply(e told) uint64 {
 	at := g.m.events + 1
 	switch {
-	case e.plan != nil && at <= g.id, e.retired != nil, e.healed:
-		// The plan that added the streams was in force from the first event on; experiments are counted by the others; and what a heal
-		// brings is for what stood when the samples came.
+	case (e.plan != nil || e.healed) && at <= g.id, e.retired != nil:
+		// The plan that added the streams was in force from the first event on; a heal is for the streams that were planned when it came;
+		// and experiments are counted by the others.
 		g.m.events++
 		g.m.logTime = max(g.m.logTime, e.logTime)
 		return 0
