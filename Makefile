@@ -69,6 +69,14 @@ differential:
 	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') DIFFERENTIAL_PAIRS=$(PAIRS) DIFFERENTIAL_SEED=$(SEED) \
 	  ../../$(BIN)/differential.test -test.run '^TestDifferential_Long$$' -test.v -test.timeout 0
 
+# Structure-aware random requests through the whole handler: COUNT of them from SEED on, or as many as DURATION lets it. It appends to the
+# same ledger.
+COUNT     ?= 20000000
+requests:
+	$(GO) test -c -o $(BIN)/requests.test ./cmd/tidemark
+	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') REQUESTS_COUNT=$(COUNT) REQUESTS_SEED=$(SEED) REQUESTS_DURATION=$(DURATION) \
+	  ../../$(BIN)/requests.test -test.run '^TestRandomRequests_Long$$' -test.v -test.timeout 0
+
 # Plants bugs, one by one, and holds that the campaign finds each within five minutes. PLANTED names some; "three": those of the day.
 PLANTED   ?=
 campaign-planted:

@@ -1,10 +1,12 @@
 package log
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -266,10 +268,53 @@ func TestCase_B06_TornTail(t *testing.T) {
 			torn.acked = longer.acked
 			delete(torn.acked, 61)
 		}
+		if err := syncDir(fs, testDir+"/store"); err != nil {
+			t.Fatal(err)
+		}
+		debris := clone(fs)
 		if n := checkImage(t, torn); n != 60 {
 			t.Errorf("%s: %d events", name, n)
 		}
+		// One line states the bytes that were ignored.
+		if said := saidAtStart(t, debris); strings.Count(said, "was ignored") != 1 || !strings.Contains(said, "bytes=") {
+			t.Errorf("%s: it said %q", name, said)
+		}
 	}
+	if said := saidAtStart(t, clone(im.fs)); said != "" {
+		t.Errorf("a crash without debris: it said %q", said)
+	}
+}
+
+// A WAL that ends as it should is not spoken of as if something were wrong with it.
+func TestCleanStopSaysNothingAtTheNextStart(t *testing.T) {
+	fs := vfs.NewMem()
+	for range 3 {
+		if said := saidAtStart(t, fs); said != "" {
+			t.Errorf("it said %q", said)
+		}
+	}
+}
+
+// saidAtStart opens a log, appends to it, closes it, and returns what it said at the level of information and above.
+func saidAtStart(t *testing.T, fs vfs.FS) string {
+	t.Helper()
+	var out bytes.Buffer
+	l, err := Open(testDir, Options{FS: fs, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	if _, err := l.Append(t.Context(), &Tick{}); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	<-ended
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
 }
 
 // TestCase_B13_NotWritable: a file in place of the directory, a read-only file system, a directory without permission.

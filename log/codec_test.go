@@ -366,6 +366,11 @@ func FuzzDecodeEvent(f *testing.F) {
 	for i, raw := range encoded {
 		f.Add(uint64(events[i].Seq), raw)
 	}
+	later, err := AppendEvent(nil, &Event{Seq: 9, Body: &ExperimentRetired{Experiment: "x", Later: []RetiredLater{{4, 1, 2}, {4, 2, 3}, {7, 0, 1}}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(uint64(9), later)
 	f.Fuzz(func(t *testing.T, n uint64, raw []byte) {
 		seq := Seq(n)
 		if len(raw) >= headerSize+crcSize { // let it past the crc

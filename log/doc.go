@@ -78,7 +78,8 @@
 //	heal       through uv | from uv
 //	compacted  experiment str | through uv | pieces uv | bytes read uv | bytes written uv
 //	experiment_retired  experiment str | at version uv | last write zz | closed through zz | parts uv | each: shard uv, series uv,
-//	           samples uv, buckets uv
+//	           samples uv, buckets uv | only if there are any, of later generations of streams: parts uv | each: generation uv, shard uv,
+//	           buckets uv
 //	task_queued    ULID 16 | kind u8 | manual u8 | target str | options str
 //	task_started   ULID 16
 //	task_finished  ULID 16 | bit 0 failed, bit 1 unchanged: u8 | version uv | error class str | message str

@@ -59,6 +59,13 @@ type jsonRetired struct {
 	LastWrite     int64             `json:"last_write_ms"`
 	ClosedThrough *int64            `json:"closed_through_ms"`
 	Parts         []jsonRetiredPart `json:"parts"`
+	Later         []jsonLaterPart   `json:"later,omitempty"`
+}
+
+type jsonLaterPart struct {
+	Generation Seq    `json:"planned_at"`
+	Shard      uint32 `json:"shard"`
+	Buckets    uint64 `json:"buckets"`
 }
 
 type jsonRetiredPart struct {
@@ -95,6 +102,9 @@ func (j *jsonEvent) master(b Body) {
 		}
 		for _, p := range b.Parts {
 			j.Retired.Parts = append(j.Retired.Parts, jsonRetiredPart(p))
+		}
+		for _, l := range b.Later {
+			j.Retired.Later = append(j.Retired.Later, jsonLaterPart(l))
 		}
 	case *TaskQueued:
 		j.Task = &jsonTask{ID: b.ID.String(), Kind: b.Task.String(), Target: b.Target, Options: b.Options, Manual: b.Manual}

@@ -28,12 +28,25 @@ type ExperimentRetired struct {
 	LastWrite     int64 // ms since the epoch, of its last accepted sample
 	ClosedThrough int64 // ms; math.MinInt64 if nothing was closed
 	Parts         []RetiredPart
+	Later         []RetiredLater
 }
 
 // RetiredPart is what one shard of the fold had counted. Parts are by increasing shard, which is below MaxShards.
 type RetiredPart struct {
 	Shard                    uint32
 	Series, Samples, Buckets uint64
+}
+
+// RetiredLater is what one shard of a later generation of streams had counted: see projections/pane. They are by increasing generation and
+// shard.
+type RetiredLater struct {
+	Generation Seq // the plan event that added the streams
+	Shard      uint32
+	Buckets    uint64
+}
+
+func (l RetiredLater) before(o RetiredLater) bool {
+	return l.Generation < o.Generation || l.Generation == o.Generation && l.Shard < o.Shard
 }
 
 // MaxShards bounds the shards that a RetiredPart can name.
@@ -127,7 +140,7 @@ func appendMaster(dst []byte, b Body) ([]byte, error) {
 				dst = binary.AppendUvarint(dst, n)
 			}
 		}
-		return dst, nil
+		return appendLater(dst, b.Later)
 	case *TaskQueued:
 		if !b.Task.valid() {
 			return dst, fmt.Errorf("%w: task of kind %d", ErrInvalid, b.Task)
@@ -146,6 +159,24 @@ func appendMaster(dst []byte, b Body) ([]byte, error) {
 	default:
 		return dst, fmt.Errorf("%w: body of type %T", ErrInvalid, b)
 	}
+}
+
+// appendLater appends what later generations had counted; nothing where there are none, so that an event without them has the bytes that
+// it had before there were generations.
+func appendLater(dst []byte, later []RetiredLater) ([]byte, error) {
+	if len(later) == 0 {
+		return dst, nil
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(later)))
+	for i, l := range later {
+		if l.Shard >= MaxShards || l.Generation == 0 || i > 0 && !later[i-1].before(l) {
+			return dst, fmt.Errorf("%w: later part %d is of generation %d, shard %d", ErrInvalid, i, l.Generation, l.Shard)
+		}
+		for _, n := range [...]uint64{uint64(l.Generation), uint64(l.Shard), l.Buckets} {
+			dst = binary.AppendUvarint(dst, n)
+		}
+	}
+	return dst, nil
 }
 
 func bit(b bool) byte {
@@ -197,6 +228,23 @@ func (d *decoder) retired() *ExperimentRetired {
 			return r
 		}
 		r.Parts = append(r.Parts, RetiredPart{Shard: uint32(shard), Series: d.uvarint(), Samples: d.uvarint(), Buckets: d.uvarint()})
+	}
+	if d.reason != "" || len(d.b) == 0 {
+		return r
+	}
+	n := d.count(3)
+	if n == 0 {
+		d.fail("a list of later parts without any")
+		return r
+	}
+	for i := range n {
+		generation, shard := Seq(d.uvarint()), d.uvarint()
+		l := RetiredLater{Generation: generation, Shard: uint32(shard), Buckets: d.uvarint()}
+		if shard >= MaxShards || generation == 0 || i > 0 && !r.Later[i-1].before(l) {
+			d.fail("later parts out of order")
+			return r
+		}
+		r.Later = append(r.Later, l)
 	}
 	return r
 }

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/wal"
 )
 
 // storeGuard stands between Pebble and the log when something fails. Pebble's answer to a failed WAL or MANIFEST is
@@ -24,6 +26,7 @@ import (
 // waits for the answer, it waits for good, and Run leaves it behind.
 type storeGuard struct {
 	logger *slog.Logger
+	fs     vfs.FS        // of the store, whose torn tails are spoken of; nil: they are not
 	broken chan struct{} // closed by the first Fatalf
 	done   chan struct{} // closed before the store is closed
 	once   sync.Once     // of done
@@ -45,13 +48,33 @@ func newStoreGuard(logger *slog.Logger) *storeGuard {
 }
 
 func (g *storeGuard) Infof(format string, args ...any) {
-	level := slog.LevelDebug
-	if strings.Contains(format, "stopped reading at offset") {
-		level = slog.LevelInfo // says where the replay of a WAL ended, and so what of a torn tail was ignored
+	if !g.tornTail(args) && g.logger.Enabled(context.Background(), slog.LevelDebug) {
+		g.logger.Debug(fmt.Sprintf(format, args...))
 	}
-	if g.logger.Enabled(context.Background(), level) {
-		g.logger.Log(context.Background(), level, fmt.Sprintf(format, args...))
+}
+
+// walTrailer is the most that a WAL which was closed in order has behind its last record.
+const walTrailer = 32
+
+// tornTail says how much of a WAL was ignored, if what Pebble says is where the replay of one has ended, and that is not at its end. Pebble
+// says the same in the same words of every WAL, and of a whole one it reads like damage.
+func (g *storeGuard) tornTail(args []any) bool {
+	for _, arg := range args {
+		at, ok := arg.(wal.Offset)
+		if !ok || g.fs == nil {
+			continue
+		}
+		info, err := g.fs.Stat(at.PhysicalFile)
+		if err != nil {
+			return false // it is gone; whoever needs it will say
+		}
+		if left := info.Size() - at.Physical; left > walTrailer {
+			g.logger.Info("The end of a WAL holds no whole record, as after a crash, and was ignored; nothing acknowledged was in it",
+				"file", at.PhysicalFile, "bytes", left)
+			return true
+		}
 	}
+	return false
 }
 
 func (g *storeGuard) Errorf(format string, args ...any) {

@@ -157,6 +157,9 @@ func openStoreAt(path, dir string, opts Options, note headNote, guard *storeGuar
 	po := pebbleOptions(opts, guard, path)
 	po.ErrorIfNotExists = true
 	po.ReadOnly = readOnly
+	if !readOnly {
+		guard.fs = opts.FS // it may speak of torn tails: each is read twice at a start, for reading only first
+	}
 	opened := make(chan *pebble.DB, 1)
 	err := guard.run(func() error {
 		db, err := openPebble(path, po)

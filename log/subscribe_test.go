@@ -248,7 +248,7 @@ func TestL2_VerifyNamesTheFirstDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	report, err := Verify(testDir, Options{FS: clone(mem)}, nil)
-	if err != nil || report.Events != 20 || report.Samples != 20 || report.Series != 7 || report.Head != 20 || report.Bytes == 0 {
+	if err != nil || report.Events != 20 || report.Samples != 20 || report.Series != 7 || report.Head != 20 || report.EventBytes == 0 {
 		t.Fatalf("%+v, %v", report, err)
 	}
 	for name, damage := range map[string]struct {
@@ -356,7 +356,7 @@ func TestOpenReadOnly(t *testing.T) {
 		t.Error(err)
 	}
 	s, err := l.Stat()
-	if err != nil || s.Events != 10 || s.Head != 10 || s.Floor != 1 || s.FirstTime > s.LastTime || s.Bytes < 20_000 || len(s.Files) < 4 {
+	if err != nil || s.Events != 10 || s.Head != 10 || s.Floor != 1 || s.FirstTime > s.LastTime || s.DiskBytes < 20_000 || len(s.Files) < 4 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if err := l.Close(); err != nil {

@@ -15,7 +15,7 @@ import (
 type VerifyReport struct {
 	Floor, Head         Seq
 	Events              uint64
-	Bytes               uint64 // encoded
+	EventBytes          uint64 // encoded, before compression
 	Writes              uint64
 	Samples             uint64
 	Series              uint64 // defined
@@ -73,7 +73,7 @@ func (v *verifier) run(l *Log, progress func(Seq)) error {
 		if err != nil {
 			return err
 		}
-		v.report.Bytes += uint64(r.size)
+		v.report.EventBytes += uint64(r.size)
 		if progress != nil && (e.Seq%verifyStep == 0 || e.Seq == v.report.Head) {
 			progress(e.Seq)
 		}
@@ -194,7 +194,7 @@ type Stat struct {
 	FirstWall, LastWall int64 // wall time in ms, likewise
 	Series              uint64
 	Files               []FileClass // by name of class
-	Bytes               int64       // sum over Files
+	DiskBytes           int64       // sum over Files
 }
 
 // FileClass sums up the files of one kind.
@@ -248,7 +248,7 @@ func (l *Log) statFiles(s *Stat) error {
 			}
 			classes[class].Files++
 			classes[class].Bytes += info.Size()
-			s.Bytes += info.Size()
+			s.DiskBytes += info.Size()
 		}
 	}
 	for _, c := range classes {

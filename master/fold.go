@@ -217,6 +217,9 @@ func (f *Fold) retired(ev *log.Event, b *log.ExperimentRetired) error {
 		for _, p := range b.Parts {
 			r.series, r.samples, r.buckets = r.series+p.Series, r.samples+p.Samples, r.buckets+p.Buckets
 		}
+		for _, l := range b.Later {
+			r.buckets += l.Buckets
+		}
 		r.lastWrite, r.closedThrough = later(r.lastWrite, b.LastWrite), max(r.closedThrough, b.ClosedThrough)
 	})
 }
@@ -347,12 +350,13 @@ func (f *Fold) knownOf(name string) known {
 }
 
 // raise raises the versions of experiments to the last event of the control plane about them.
-func (f *Fold) raise(versions map[string]log.Seq) {
+func (f *Fold) raise(versions map[string]Version) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	for name, v := range versions {
-		if k, ok := f.known[name]; ok && k.version > v {
-			versions[name] = k.version
+		if k, ok := f.known[name]; ok && k.version > v.Seq {
+			v.Seq = k.version
+			versions[name] = v
 		}
 	}
 }

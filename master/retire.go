@@ -92,7 +92,7 @@ func (m *Master) retireOne(ctx context.Context, name string, after int64) (*Row,
 	if err != nil || row == nil {
 		return nil, err
 	}
-	if o.Pending > 0 || !idle(row, m.events.LogTime(), after) {
+	if o.Pending > 0 || o.Behind || !idle(row, m.events.LogTime(), after) {
 		return nil, errNotYet
 	}
 	version := row.Version
@@ -111,11 +111,11 @@ func (m *Master) retireOne(ctx context.Context, name string, after int64) (*Row,
 	if o, row, err = m.observation(ctx, name); err != nil || row == nil {
 		return nil, err
 	}
-	if o.Pending > 0 || o.Corrections > 0 || row.Version != version {
+	if o.Pending > 0 || o.Behind || o.Corrections > 0 || row.Version != version {
 		return nil, errNotYet // it moved
 	}
 	seq, err := m.events.Append(ctx, &log.ExperimentRetired{
-		Experiment: name, AtVersion: row.Version, LastWrite: row.LastWrite, ClosedThrough: row.ClosedThrough, Parts: o.Parts,
+		Experiment: name, AtVersion: row.Version, LastWrite: row.LastWrite, ClosedThrough: row.ClosedThrough, Parts: o.Parts, Later: o.Later,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("append: %w", err)

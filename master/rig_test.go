@@ -53,6 +53,7 @@ type model struct {
 	merging  atomic.Int64 // at one time
 	most     atomic.Int64
 	applied  log.Seq
+	behind   bool
 	skew     func(*Observation) // applied to what is observed, not to its version
 }
 
@@ -71,23 +72,23 @@ func (m *model) wait(ctx context.Context) error {
 	}
 }
 
-func (m *model) Versions(ctx context.Context) (log.Seq, map[string]log.Seq, error) {
+func (m *model) Versions(ctx context.Context) (Versions, error) {
 	if err := m.wait(ctx); err != nil {
-		return 0, nil, err
+		return Versions{}, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.reads++
 	if m.fail != nil {
 		if err := m.fail("versions"); err != nil {
-			return 0, nil, err
+			return Versions{}, err
 		}
 	}
-	out := make(map[string]log.Seq, len(m.x))
+	out := Versions{Seq: m.events.Head(), Behind: m.behind, Of: make(map[string]Version, len(m.x))}
 	for name, o := range m.x {
-		out[name] = o.Version
+		out.Of[name] = Version{Seq: o.Version, Basis: o.Basis}
 	}
-	return m.events.Head(), out, nil
+	return out, nil
 }
 
 func (m *model) Observe(ctx context.Context, name string) (Observation, bool, error) {
@@ -107,7 +108,7 @@ func (m *model) Observe(ctx context.Context, name string) (Observation, bool, er
 		return Observation{Seq: m.events.Head()}, false, nil
 	}
 	out := *o
-	out.Seq = m.events.Head()
+	out.Seq, out.Behind = m.events.Head(), m.behind
 	out.Parts = []log.RetiredPart{{Series: o.Series, Samples: o.Samples, Buckets: o.Buckets}}
 	if m.skew != nil {
 		m.skew(&out)

@@ -43,7 +43,8 @@ type Row struct {
 
 	// What follows is no column: it does not move the version.
 
-	ObservedAt       int64 // wall time, ms, at which the counts were read
+	Basis            uint64 // over what was counted, see Version
+	ObservedAt       int64  // wall time, ms, at which the counts were read
 	AsOf             log.Seq
 	LastWriteLogTime int64
 	ID               uint32 // in the history; 0 for one that is not in the table
@@ -53,17 +54,17 @@ type Row struct {
 // same says whether all columns are equal.
 func (r *Row) same(o *Row) bool {
 	a, b := *r, *o
-	a.ObservedAt, a.AsOf, a.LastWriteLogTime, a.ID, a.Err = b.ObservedAt, b.AsOf, b.LastWriteLogTime, b.ID, b.Err
+	a.Basis, a.ObservedAt, a.AsOf, a.LastWriteLogTime, a.ID, a.Err = b.Basis, b.ObservedAt, b.AsOf, b.LastWriteLogTime, b.ID, b.Err
 	return a == b
 }
 
 // ErrCorrupt is wrapped by every error about bytes of the master that do not decode.
 var ErrCorrupt = errors.New("master: corrupt row")
 
-const rowVersion = 1
+const rowVersion = 2
 
-// encode returns the row, version 1: version:u, state:u, last event:u, seven counts:u, five times:v, then observed at:v, as of:u,
-// last write in log time:v, number in the history:u.
+// encode returns the row, version 2: version:u, state:u, last event:u, seven counts:u, five times:v, then observed at:v, as of:u,
+// last write in log time:v, number in the history:u, basis:u. Version 1 has no basis.
 func (r *Row) encode() []byte {
 	e := encoder{}
 	e.u(rowVersion, uint64(r.State), uint64(r.Version))
@@ -71,13 +72,16 @@ func (r *Row) encode() []byte {
 	e.v(r.OldestPending, r.LastWrite, r.ClosedThrough, r.LastCompaction, r.RetiredAt, r.ObservedAt)
 	e.u(uint64(r.AsOf))
 	e.v(r.LastWriteLogTime)
-	e.u(uint64(r.ID))
+	e.u(uint64(r.ID), r.Basis)
 	return e.b
 }
 
 func decodeRow(name string, b []byte) (*Row, error) {
 	d := decoder{b: b}
-	d.version(rowVersion)
+	version := d.u()
+	if d.err == nil && version != 1 && version != rowVersion {
+		d.fail(fmt.Sprintf("version %d", version))
+	}
 	r := &Row{Name: name, State: State(d.u()), Version: log.Seq(d.u())}
 	r.Series, r.Samples, r.Buckets, r.Corrections, r.WorstBucket = d.u(), d.u(), d.u(), d.u(), d.u()
 	r.Pending = int(d.u())
@@ -87,6 +91,9 @@ func decodeRow(name string, b []byte) (*Row, error) {
 	r.AsOf = log.Seq(d.u())
 	r.LastWriteLogTime = d.v()
 	r.ID = uint32(d.u())
+	if version > 1 {
+		r.Basis = d.u()
+	}
 	if d.err == nil && r.State != Hot && r.State != Retired {
 		d.fail("unknown state")
 	}
@@ -101,7 +108,7 @@ func (rec *record) row(name string, o *Observation, observedAt int64) *Row {
 		Corrections: o.Corrections, WorstBucket: o.WorstBucket, Pending: o.Pending, OldestPending: o.OldestPending,
 		LastWrite: later(rec.lastWrite, o.LastWrite), ClosedThrough: o.closed(rec),
 		LastCompaction: rec.lastCompaction, Compactions: rec.compactions, RetiredAt: never,
-		ObservedAt: observedAt, AsOf: o.Seq, LastWriteLogTime: o.LastWriteLogTime,
+		Basis: o.Basis, ObservedAt: observedAt, AsOf: o.Seq, LastWriteLogTime: o.LastWriteLogTime,
 	}
 }
 

@@ -45,22 +45,25 @@ func (m *Master) Round(ctx context.Context) (RoundResult, error) {
 }
 
 func (m *Master) round(ctx context.Context) (RoundResult, error) {
-	asOf, versions, err := m.source.Versions(ctx)
+	versions, err := m.source.Versions(ctx)
 	if err != nil {
 		return RoundResult{}, fmt.Errorf("read versions: %w", err)
 	}
+	asOf := versions.Seq
 	if err := m.fold.wait(ctx, asOf); err != nil {
 		return RoundResult{}, fmt.Errorf("wait for the fold: %w", err)
 	}
-	m.fold.raise(versions)
+	m.fold.raise(versions.Of)
 	prev := m.snap.Load()
-	w := newWork(m, prev, asOf, versions)
+	w := newWork(m, prev, asOf, versions.Of)
 	w.observe(ctx)
 	w.audit(ctx)
 	if ctx.Err() != nil {
 		return w.result, ctx.Err()
 	}
-	w.retire(ctx)
+	if !versions.Behind { // else it is not known whether nothing is open
+		w.retire(ctx)
+	}
 	if len(w.rows) == 0 && w.result.Failed > 0 && len(prev.rows) > 0 {
 		return w.result, errNothingLeft
 	}
@@ -78,7 +81,7 @@ type work struct {
 	m        *Master
 	prev     *Snapshot
 	asOf     log.Seq
-	versions map[string]log.Seq
+	versions map[string]Version
 	nextID   uint32
 	now      int64
 
@@ -94,7 +97,7 @@ type work struct {
 }
 
 // newWork sorts the experiments into those whose row is reused and those that are to be observed (M1, M2).
-func newWork(m *Master, prev *Snapshot, asOf log.Seq, versions map[string]log.Seq) *work {
+func newWork(m *Master, prev *Snapshot, asOf log.Seq, versions map[string]Version) *work {
 	w := &work{
 		m: m, prev: prev, asOf: asOf, versions: versions, nextID: max(prev.NextID, 1), now: m.opts.Now().UnixMilli(),
 		rows: make(map[string]*Row, len(versions)),
@@ -104,7 +107,7 @@ func newWork(m *Master, prev *Snapshot, asOf log.Seq, versions map[string]log.Se
 		known[r.Name] = r
 	}
 	for name, v := range versions {
-		if r := known[name]; r != nil && r.Version == v && v != 0 && r.Err == "" {
+		if r := known[name]; r != nil && r.Version == v.Seq && r.Basis == v.Basis && v.Seq != 0 && r.Err == "" {
 			w.rows[name] = r
 			w.skipped = append(w.skipped, r)
 			continue
@@ -235,7 +238,7 @@ func (w *work) audit(ctx context.Context) {
 	}
 	w.each(ctx, names, func(name string, row *Row, err error) {
 		old := w.rows[name]
-		if err != nil || row == nil || row.Version != old.Version || row.same(old) {
+		if err != nil || row == nil || row.Version != old.Version || row.Basis != old.Basis || row.same(old) {
 			return
 		}
 		w.result.Drifted++

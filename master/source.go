@@ -12,17 +12,31 @@ const never = math.MinInt64
 
 // Source is where the counts of experiments come from: the panes' shards.
 type Source interface {
-	// Versions returns, as of one sequence, the experiments of which anything was counted since they were last retired, each with
-	// the last event that changed its counts.
-	Versions(ctx context.Context) (log.Seq, map[string]log.Seq, error)
+	// Versions returns what is counted, as of one sequence.
+	Versions(ctx context.Context) (Versions, error)
 	// Observe returns the counts of one experiment; false if there are none.
 	Observe(ctx context.Context, name string) (Observation, bool, error)
+}
+
+// Version says as of what an experiment was counted: counts with the same one are the same.
+type Version struct {
+	Seq   log.Seq // last event that changed them
+	Basis uint64  // over what was counted; it says nothing but whether it is the same
+}
+
+// Versions is which experiments are counted, as of one sequence.
+type Versions struct {
+	Seq    log.Seq
+	Behind bool               // as in Observation
+	Of     map[string]Version // those of which anything was counted since they were last retired
 }
 
 // Observation is what was counted of one experiment since it was last retired, as of one sequence.
 type Observation struct {
 	Seq              log.Seq
 	Version          log.Seq // last event that changed any of the counts
+	Basis            uint64  // as in Version
+	Behind           bool    // some of what is planned is not counted yet: more may be open than is known
 	Series, Samples  uint64
 	Buckets          uint64
 	Corrections      uint64
@@ -34,6 +48,7 @@ type Observation struct {
 	LastWriteLogTime int64 // log time of the same event, ms
 	ClosedThrough    int64 // event time, ms; math.MinInt64 if nothing is closed
 	Parts            []log.RetiredPart
+	Later            []log.RetiredLater
 }
 
 // Log is what the master asks of the log besides its events.

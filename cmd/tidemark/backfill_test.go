@@ -285,6 +285,62 @@ func backfill(t *testing.T, seed uint64) {
 	v.wantSameDigests(live)
 }
 
+// A reload that finds a fault of a rule is refused, whatever the fault, and the rules in force go on serving under the names that they
+// had; so is what is good in the same files. The metric and the status say so until a reload succeeds.
+func TestReload_FaultyRulesChangeNothing(t *testing.T) {
+	s := setup{dir: t.TempDir(), config: "rule_files: [rules.yml]\n", flags: []string{"--web.enable-lifecycle"}}
+	write := func(rules string) {
+		t.Helper()
+		text := "groups:\n  - name: g\n    interval: 1m\n    rules:\n" + rules
+		if err := os.WriteFile(filepath.Join(s.dir, "rules.yml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const good = "      - {record: total, expr: 'sum(sum_over_time(m[1m]))'}\n"
+	write(good)
+	v := startService(t, s)
+	v.send(sent{`m{i="a"}`, 30_000, 1}, sent{`m{i="b"}`, 30_000, 2})
+	v.barrier(60_000)
+	serving := func(well bool) {
+		t.Helper()
+		v.want(`sum(total)`, 60_000, one(3))
+		if got := v.numbers().of(t, "config_last_reload_successful") == 1; got != well {
+			t.Errorf("the metric says %v", got)
+		}
+		if _, body := v.get("/api/v1/status/runtimeinfo"); strings.Contains(body, `"reloadConfigSuccess":true`) != well {
+			t.Errorf("the status says %s", body)
+		}
+	}
+	v.eventually("the window is recorded or can be read", func() bool { return v.instant(`total`, 60_000).code == http.StatusOK })
+	serving(true)
+	for name, rules := range map[string]string{
+		"not PromQL":      "      - {record: total, expr: 'sum(sum_over_time('}\n",
+		"reads itself":    "      - {record: total, expr: 'total + 1'}\n",
+		"a circle":        "      - {record: total, expr: 'other'}\n      - {record: other, expr: 'max_over_time(total[5m])'}\n",
+		"no record":       good + "      - {expr: 'up'}\n",
+		"another rule":    good + "      - {record: other, expr: 'sum('}\n",
+		"a bad name":      "      - {record: 'total{a=\"b\"}', expr: 'up'}\n",
+		"no rule at all":  "      - total\n",
+		"unknown field":   "      - {record: total, expression: 'up'}\n",
+		"no YAML":         "      - {record: total\n",
+		"text as a label": "      - {record: total, expr: 'up', labels: x}\n",
+	} {
+		write(rules)
+		before := v.headSeq()
+		code, said := v.reconfigure(s.config)
+		if code != http.StatusInternalServerError || !strings.Contains(said, "rules.yml") {
+			t.Errorf("%s: %d %s", name, code, said)
+		}
+		if got := v.headSeq(); got != before {
+			t.Errorf("%s: %d events were appended", name, got-before)
+		}
+		serving(false)
+	}
+	write(good)
+	v.mustReconfigure(s.config)
+	serving(true)
+}
+
 // Two reloads in a row, a removal with two open buckets, and the rule added once more: what is removed loses what is open and keeps
 // what it published, the others go on, a broken rule file changes nothing, and replays and rebuilds end in the same.
 func TestCase_C39_RemovedAndAddedAgain(t *testing.T) {

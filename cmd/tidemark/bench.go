@@ -261,6 +261,6 @@ func (b *bench) size(storage string, samples uint64) error {
 	if err := errors.Join(err, l.Close()); err != nil {
 		return err
 	}
-	b.report.figure("LogSize", samples, float64(st.Bytes)/float64(max(1, samples)), "disk-B/sample")
+	b.report.figure("LogSize", samples, float64(st.DiskBytes)/float64(max(1, samples)), "disk-B/sample")
 	return nil
 }

@@ -16,8 +16,9 @@ import (
 // modelGeneration is the streams that one plan event has added when there was a history: a fold of their own, as if that plan had been in
 // force from an earlier event on, which sees nothing of what was before.
 type modelGeneration struct {
-	id int // the plan event
-	m  *naive
+	id   int // the plan event
+	m    *naive
+	kept map[string]bool // experiments that were retired before it was planned, and had something open of its streams
 }
 
 // addLater begins a generation with the streams that a plan adds, and gives it the history; false if they join the others.
@@ -25,7 +26,7 @@ func (m *naive) addLater(p *plan.Plan, added []plan.Stream) bool {
 	if len(added) == 0 || p.FromSeq == 0 || int(p.FromSeq) > m.events || m.maxT == never || len(m.later) >= plan.MaxGenerations {
 		return false
 	}
-	g := &modelGeneration{id: m.events, m: newNaive()}
+	g := &modelGeneration{id: m.events, m: newNaive(), kept: map[string]bool{}}
 	own := *p
 	own.Streams = added
 	g.m.plan = &own
@@ -44,11 +45,16 @@ func (m *naive) addLater(p *plan.Plan, added []plan.Stream) bool {
 func (g *modelGeneration) apply(e told) uint64 {
 	at := g.m.events + 1
 	switch {
-	case (e.plan != nil || e.healed) && at <= g.id, e.retired != nil:
-		// The plan that added the streams was in force from the first event on; a heal is for the streams that were planned when it came;
-		// and experiments are counted by the others.
+	case (e.plan != nil || e.healed) && at <= g.id:
+		// The plan that added the streams was in force from the first event on, and a heal is for the streams that were planned when it
+		// came.
 		g.m.events++
 		g.m.logTime = max(g.m.logTime, e.logTime)
+		return 0
+	case e.retired != nil:
+		g.m.events++
+		g.m.logTime = max(g.m.logTime, e.logTime)
+		g.retire(e.retired.Experiment)
 		return 0
 	case e.plan != nil:
 		own := *e.plan
@@ -200,6 +206,45 @@ func (m *naive) pending(name string) (n int) {
 	return n
 }
 
+// allPending is the same over all streams of the plan, but for those of generations that are behind.
+func (m *naive) allPending(name string, behind map[int]bool) int {
+	n := m.pending(name)
+	for _, g := range m.later {
+		if !behind[g.id] {
+			n += g.m.pending(name)
+		}
+	}
+	return n
+}
+
+// isRetired says whether an experiment is retired, as far as those tell that are not behind.
+func (m *naive) isRetired(name string, behind map[int]bool) bool {
+	return m.experiments[name].retired && !slices.ContainsFunc(m.later, func(g *modelGeneration) bool {
+		return g.kept[name] && !behind[g.id]
+	})
+}
+
+// retire gives up the tails of those series of an experiment that have nothing open. Some may have if whoever retired it knew nothing of
+// these streams.
+func (g *modelGeneration) retire(name string) {
+	delete(g.kept, name)
+	for _, s := range g.m.series {
+		if g.m.taskOf(s.ls) != name {
+			continue
+		}
+		open := 0
+		for _, mb := range s.members {
+			open += len(mb.open)
+		}
+		for _, mb := range s.members {
+			if open == 0 {
+				mb.gone = max(mb.gone, mb.c)
+			}
+		}
+		g.kept[name] = g.kept[name] || open > 0
+	}
+}
+
 // retire gives up the tails of an experiment's series.
 func (m *naive) retire(name string) {
 	m.experiment(name).retired = true
@@ -216,14 +261,14 @@ func (m *naive) retire(name string) {
 // retirable says why an experiment must not be retired now.
 func (m *naive) retirable(name string, now, after int64) error {
 	x := m.experiments[name]
-	switch n := m.pending(name); {
+	switch n := m.allPending(name, nil); {
 	case x == nil:
 		return fmt.Errorf("experiment %s was never seen", name)
 	case n > 0:
 		return fmt.Errorf("experiment %s has %d open buckets", name, n)
 	case x.lastLog != never && now-x.lastLog < after:
 		return fmt.Errorf("experiment %s was written to %d ms ago", name, now-x.lastLog)
-	case x.retired:
+	case m.isRetired(name, nil):
 		return fmt.Errorf("experiment %s is retired already", name)
 	}
 	return nil

@@ -375,7 +375,7 @@ func (w *world) sayAll() (string, error) {
 			return "", err
 		}
 		r := *row
-		r.ObservedAt, r.AsOf, r.ID = 0, 0, 0
+		r.ObservedAt, r.AsOf, r.ID, r.Basis = 0, 0, 0, 0
 		fmt.Fprintf(&b, "\nexperiment %+v", r)
 	}
 	page, err := w.master.Tasks(master.TaskRequest{Limit: master.MaxLimit})
@@ -565,6 +565,7 @@ func (w *world) compareExperiments(ctx context.Context, m *naive) error {
 	if err := w.n.folding.Wait(ctx, w.n.events.Head()); err != nil {
 		return err
 	}
+	_, behind := w.unfinished()
 	for _, name := range modelExperiments {
 		row, err := w.master.Fresh(ctx, name)
 		x := m.experiments[name]
@@ -581,7 +582,7 @@ func (w *world) compareExperiments(ctx context.Context, m *naive) error {
 			row.LastWrite = x.lastWrite
 		}
 		got := fmt.Sprintf("retired=%v series=%d samples=%d pending=%d lastWrite=%d", row.State == master.Retired, row.Series, row.Samples, row.Pending, row.LastWrite)
-		want := fmt.Sprintf("retired=%v series=%d samples=%d pending=%d lastWrite=%d", x.retired, len(x.series), x.samples, m.pending(name), x.lastWrite)
+		want := fmt.Sprintf("retired=%v series=%d samples=%d pending=%d lastWrite=%d", m.isRetired(name, behind), len(x.series), x.samples, m.allPending(name, behind), x.lastWrite)
 		if got != want {
 			return fmt.Errorf("experiment %s:\n got %s\nwant %s", name, got, want)
 		}

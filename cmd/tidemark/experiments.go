@@ -22,17 +22,22 @@ const laggingAfter = 5 * time.Second
 type counts struct{ panes *pane.Projection }
 
 // Versions implements master.Source.
-func (c counts) Versions(ctx context.Context) (log.Seq, map[string]log.Seq, error) {
-	return c.panes.ExperimentVersions(ctx)
+func (c counts) Versions(ctx context.Context) (master.Versions, error) {
+	v, err := c.panes.ExperimentVersions(ctx)
+	out := master.Versions{Seq: v.Seq, Behind: v.Behind, Of: make(map[string]master.Version, len(v.Of))}
+	for name, of := range v.Of {
+		out.Of[name] = master.Version{Seq: of.Version, Basis: of.Basis}
+	}
+	return out, err
 }
 
 // Observe implements master.Source.
 func (c counts) Observe(ctx context.Context, name string) (master.Observation, bool, error) {
 	seq, x, ok, err := c.panes.Experiment(ctx, name)
 	return master.Observation{
-		Seq: seq, Version: x.Version, Series: x.Series, Samples: x.Samples, Buckets: x.Buckets, Corrections: x.Corrections,
+		Seq: seq, Version: x.Version, Basis: x.Basis, Behind: x.Behind, Series: x.Series, Samples: x.Samples, Buckets: x.Buckets, Corrections: x.Corrections,
 		WorstBucket: x.WorstBucket, LastCorrectedAt: x.LastCorrectedAt, Pending: x.Pending, OldestPending: x.OldestPending,
-		LastWrite: x.LastWrite, LastWriteLogTime: x.LastWriteLogTime, ClosedThrough: x.ClosedThrough, Parts: x.Parts,
+		LastWrite: x.LastWrite, LastWriteLogTime: x.LastWriteLogTime, ClosedThrough: x.ClosedThrough, Parts: x.Parts, Later: x.Later,
 	}, ok, err
 }
 

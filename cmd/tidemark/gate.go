@@ -230,6 +230,12 @@ func (g *gate) lookAtSize() { g.over.Store(g.full != nil && g.full()) }
 func (g *gate) reasons() []string {
 	var out []string
 	var u *remotewrite.Unavailable
+	g.sealing.RLock()
+	sealed := g.sealed
+	g.sealing.RUnlock()
+	if sealed {
+		out = append(out, remotewrite.ErrSealed.Error()+", until the next start; queries are answered")
+	}
 	if err := g.unavailable(); errors.As(err, &u) {
 		out = append(out, u.Reason)
 	}

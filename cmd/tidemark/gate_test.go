@@ -330,8 +330,8 @@ func TestG1_DrainSealsUntilTheNextStart(t *testing.T) {
 	if o := v.drain(); o.Closed != 0 {
 		t.Errorf("second drain: %+v", o)
 	}
-	if code, _ := v.get("/-/ready"); code != 200 {
-		t.Errorf("ready: %d", code)
+	if code, body := v.get("/-/ready"); code != 503 || !strings.Contains(body, "sealed by a drain") {
+		t.Errorf("ready: %d %s", code, body)
 	}
 	drained := time.Now().UnixMilli()
 	v = v.restart()

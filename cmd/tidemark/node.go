@@ -439,24 +439,26 @@ func (n *node) reload(ctx context.Context) error {
 	}
 	n.reloading.Lock()
 	defer n.reloading.Unlock()
-	cfg, p, report, err := n.flags.loadPlan()
 	old := n.current.Load()
-	if err != nil {
+	failed := func(err error) error {
 		n.current.Store(&loaded{cfg: old.cfg, plan: old.plan, at: old.at, report: old.report})
 		return err
+	}
+	cfg, p, report, err := n.flags.loadPlan()
+	if err != nil {
+		return failed(err)
 	}
 	if err := n.openQueryLog(cfg); err != nil { // anew: it may have been moved away
-		n.current.Store(&loaded{cfg: old.cfg, plan: old.plan, at: old.at, report: old.report})
-		return err
+		return failed(err)
 	}
-	reportSkipped(n.logger, report)
 	var seq log.Seq
 	if !p.Equal(old.plan) {
 		// Whoever asked may leave, and must not leave open whether the plan stands in the log.
 		if seq, err = n.putInForce(context.WithoutCancel(ctx), p); err != nil {
-			return fmt.Errorf("append the plan: %w", err)
+			return failed(fmt.Errorf("append the plan: %w", err))
 		}
 	}
+	reportSkipped(n.logger, report)
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: time.Now(), report: report, ok: true})
 	if !reflect.DeepEqual(cfg.Exact, old.cfg.Exact) {
 		n.logger.Warn("exact has changed; the change takes effect at the next start")

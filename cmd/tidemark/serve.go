@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/common/promslog"
 	promslogflag "github.com/prometheus/common/promslog/flag"
 
+	"tidemark/log"
 	"tidemark/projections/plan"
 	"tidemark/projections/query"
 	"tidemark/transport"
@@ -92,6 +93,7 @@ type surroundings struct {
 	disk           vfs.FS               // of the storage directory; nil: the file system
 	logFS, viewsFS vfs.FS               // of one part of it; nil: disk
 	freeBytes      func(path string) (uint64, error)
+	serving        func(http.Handler) // told what is served; nil: nobody is
 }
 
 func (s *surroundings) time() time.Time {
@@ -136,8 +138,19 @@ func serveCommand(app *kingpin.Application, listening func(net.Addr)) command {
 		if err := f.checkExternalURL(); err != nil {
 			return &exitError{exitUsage, err}
 		}
-		return f.serve(ctx)
+		return f.withRemedy(f.serve(ctx))
 	}}
+}
+
+// withRemedy adds to the error of a damaged log what to do about it.
+func (f *serveFlags) withRemedy(err error) error {
+	var damage *log.CorruptionError
+	var short *log.ShortLogError
+	if !errors.As(err, &damage) && !errors.As(err, &short) {
+		return err
+	}
+	return fmt.Errorf("%w. `tidemark log verify --repair --storage.path=%s` keeps what is sound of the log, moves the rest aside and says what is lost; "+
+		"without --repair it only looks", err, f.storagePath)
 }
 
 // declare declares the command with its flags.
@@ -237,6 +250,9 @@ func (f *serveFlags) loadPlan() (*plan.Config, *plan.Plan, plan.Report, error) {
 	}
 	cfg.Lookback, cfg.MaxFuture = plan.Duration(f.lookback), plan.Duration(f.maxFuture)
 	p, report, err := plan.Build(cfg)
+	if err == nil {
+		err = report.Err()
+	}
 	if err != nil {
 		return nil, nil, plan.Report{}, bad(err)
 	}
@@ -286,6 +302,9 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 	handler, err := f.handler(n, cfg, origin)
 	if err != nil {
 		return errors.Join(err, n.close())
+	}
+	if f.around.serving != nil {
+		f.around.serving(handler)
 	}
 	bounded, err := transport.Limit(listener, f.maxConns, n.registry)
 	if err != nil {

@@ -445,7 +445,9 @@ func TestDamageIsNamed(t *testing.T) {
 		t.Fatal("no file of the log is large enough to be damaged")
 	}
 	s.wantFailure(exitFailure, "log", "verify")
-	s.wantFailure(exitFailure, "serve", "--web.listen-address="+s.addr)
+	if why := s.wantFailure(exitFailure, "serve", "--web.listen-address="+s.addr); !strings.Contains(why, "`tidemark log verify --repair --storage.path=data`") {
+		t.Errorf("serve does not say what to do: %s", why)
+	}
 }
 
 // TestExitCodes holds the exit codes of command lines that start nothing.
@@ -458,6 +460,10 @@ func TestExitCodes(t *testing.T) {
 		"skip.rules":   "groups: [{name: g, interval: 30s, rules: [{record: 'r:m', expr: 'sum(rate(m[5m]))'}, {record: 'r:h', expr: 'histogram_count(h)'}]}]",
 		"broken.rules": "groups: [{name: g, rules: [{record: 'r:m', expr: 'sum('}]",
 		"rules.yml":    "rule_files: [skip.rules]",
+		"faulty.rules": "groups: [{name: g, rules: [{record: 'r:m', expr: 'sum('}]}]",
+		"circle.rules": "groups: [{name: g, rules: [{record: 'r:a', expr: 'r:b'}, {record: 'r:b', expr: 'r:a'}]}]",
+		"faulty.yml":   "rule_files: [faulty.rules]",
+		"circle.yml":   "rule_files: [circle.rules]",
 	} {
 		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -488,6 +494,10 @@ func TestExitCodes(t *testing.T) {
 		{exitOK, "r:m", []string{"check", "rules", "good.rules"}},
 		{exitFindings, "histogram_count", []string{"check", "rules", "good.rules", "skip.rules"}},
 		{exitUsage, "broken.rules", []string{"check", "rules", "broken.rules"}},
+		{exitUsage, `faulty.rules:1: group "g": r:m: could not parse`, []string{"check", "rules", "faulty.rules"}},
+		{exitUsage, `circle.rules:1: group "g": r:b: it reads r:a, and so itself`, []string{"check", "config", "circle.yml"}},
+		{exitUsage, `faulty.rules:1: group "g": r:m: could not parse`, []string{"serve", "--config.file=faulty.yml"}},
+		{exitUsage, `circle.rules:1: group "g": r:b: it reads r:a, and so itself`, []string{"serve", "--config.file=circle.yml"}},
 		{exitUsage, "missing.rules", []string{"check", "rules", "missing.rules"}},
 		{exitUsage, "files", []string{"check", "rules"}},
 	} {

@@ -156,6 +156,9 @@ func checkPlan(cfg *plan.Config, stdout io.Writer) error {
 	if _, err := io.WriteString(stdout, report.String()); err != nil {
 		return err
 	}
+	if err := report.Err(); err != nil {
+		return &exitError{exitUsage, err}
+	}
 	if n := report.Skipped(); n > 0 {
 		return &exitError{exitFindings, fmt.Errorf("%d of the rules do not become recorded windows", n)}
 	}

@@ -37,6 +37,7 @@
 //	"g" generation:8                      → seq:8, note of projections/pane: how far a generation came that is folded in the background
 //	"h" seq:8                             → log time:8, and for a write event the hash of its content:16 (a start event has none)
 //	"x" shard:1 name                      → what the shard has counted of an experiment (projections/pane)
+//	"X" generation:8 shard:1 name         → the same of a shard of a later generation
 //	"o" space:1 key                       → row of a read model beside the panes (see Rows)
 //	"p" stream:8 block:8 shard:1 seq:8    → piece
 //	"d" stream:8 block:8 shard:1          → the series whose last block in the stream it is, as they were evicted, one behind the other:

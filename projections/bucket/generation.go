@@ -15,6 +15,9 @@ type GenerationState struct {
 	Generation uint64 // from 1
 	Seq        uint64 // of the last event that State reflects
 	State      []byte
+
+	Experiments []ExperimentRow // those that have changed since the last checkpoint that was committed
+	Ended       bool            // it has no streams left, and counts nothing any more
 }
 
 // GenerationPart is what one shard of a generation adds to a GenerationCheckpoint.
@@ -25,6 +28,9 @@ type GenerationPart struct {
 	Table *Table // what was closed since the last checkpoint
 
 	Evicted []Evicted // series that left the shard's memory since the last checkpoint, oldest first
+
+	Experiments []ExperimentRow // as in GenerationState
+	Ended       bool
 }
 
 // GenerationCheckpoint is how far a generation has come that is folded in the background: all of its shards, in one batch.
@@ -63,8 +69,8 @@ func (s *Store) CommitGeneration(c GenerationCheckpoint) error {
 		if err := setEvicted(b, p.Shard, p.Evicted); err != nil {
 			return fail(err)
 		}
-		v := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(p.State)), p.Seq)
-		if err := b.Set(generationKey(p.Shard, c.Generation), append(v, p.State...), nil); err != nil {
+		state := GenerationState{Generation: c.Generation, Seq: p.Seq, State: p.State, Experiments: p.Experiments, Ended: p.Ended}
+		if err := setGeneration(b, p.Shard, &state); err != nil {
 			return fail(err)
 		}
 	}
@@ -86,13 +92,24 @@ func (s *Store) CommitGeneration(c GenerationCheckpoint) error {
 // setGenerations adds the states of generations to the batch of a shard's checkpoint.
 func setGenerations(b *pebble.Batch, shard int, states []GenerationState) error {
 	for i := range states {
-		g := &states[i]
-		v := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(g.State)), g.Seq)
-		if err := b.Set(generationKey(shard, g.Generation), append(v, g.State...), nil); err != nil {
+		if err := setGeneration(b, shard, &states[i]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// setGeneration adds the state of one shard of a generation, and what it has counted, to a batch.
+func setGeneration(b *pebble.Batch, shard int, g *GenerationState) error {
+	v := binary.BigEndian.AppendUint64(make([]byte, 0, 8+len(g.State)), g.Seq)
+	if err := b.Set(generationKey(shard, g.Generation), append(v, g.State...), nil); err != nil {
+		return err
+	}
+	if g.Ended {
+		key := experimentsKey(g.Generation, shard)
+		return b.DeleteRange(key, after(key), nil)
+	}
+	return setExperiments(b, g.Generation, shard, g.Experiments)
 }
 
 // GenerationState returns the newest state of a shard of a generation; ok is false if there is none.
@@ -152,6 +169,7 @@ func (s *Store) DropGeneration(generation uint64) error {
 	err := errors.Join(
 		b.Delete(generationNoteKey(generation), nil),
 		b.DeleteRange(laterKey(generation, 0), append(laterKey(generation, 1<<64-1), 0), nil),
+		b.DeleteRange(experimentsKey(generation, 0), after(experimentsKey(generation, 255)), nil),
 	)
 	for shard := range 256 {
 		err = errors.Join(err, b.Delete(generationKey(shard, generation), nil))

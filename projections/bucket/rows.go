@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -16,17 +17,23 @@ type ExperimentRow struct {
 	Counts []byte // nil: nothing any more
 }
 
-func experimentKey(shard int, name string) []byte {
-	return append([]byte{keyExperiment, byte(shard)}, name...)
+// experimentsKey is what the rows of a shard begin with. Generation 0 is the first.
+func experimentsKey(generation uint64, shard int) []byte {
+	if generation == 0 {
+		return []byte{keyExperiment, byte(shard)}
+	}
+	return append(binary.BigEndian.AppendUint64([]byte{keyLaterCount}, generation), byte(shard))
 }
 
-func setExperiments(b *pebble.Batch, shard int, rows []ExperimentRow) error {
+func setExperiments(b *pebble.Batch, generation uint64, shard int, rows []ExperimentRow) error {
+	key := experimentsKey(generation, shard)
+	n := len(key)
 	for _, r := range rows {
 		var err error
-		if r.Counts == nil {
-			err = b.Delete(experimentKey(shard, r.Name), nil)
+		if key = append(key[:n], r.Name...); r.Counts == nil {
+			err = b.Delete(key, nil)
 		} else {
-			err = b.Set(experimentKey(shard, r.Name), r.Counts, nil)
+			err = b.Set(key, r.Counts, nil)
 		}
 		if err != nil {
 			return err
@@ -35,15 +42,15 @@ func setExperiments(b *pebble.Batch, shard int, rows []ExperimentRow) error {
 	return nil
 }
 
-// Experiments returns the rows of a shard's newest checkpoint, by name.
-func (s *Store) Experiments(shard int) ([]ExperimentRow, error) {
+// Experiments returns the rows of the newest checkpoint of a shard of a generation, by name. Generation 0 is the first.
+func (s *Store) Experiments(generation uint64, shard int) ([]ExperimentRow, error) {
 	var out []ExperimentRow
-	err := s.each([]byte{keyExperiment, byte(shard)}, nil, func(k, v []byte) (bool, error) {
+	err := s.each(experimentsKey(generation, shard), nil, func(k, v []byte) (bool, error) {
 		out = append(out, ExperimentRow{Name: string(k), Counts: bytes.Clone(v)})
 		return true, nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("bucket: read experiments of shard %d: %w", shard, err)
+		return nil, fmt.Errorf("bucket: read experiments of generation %d, shard %d: %w", generation, shard, err)
 	}
 	return out, nil
 }

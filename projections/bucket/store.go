@@ -18,7 +18,7 @@ import (
 // data path 5 of 6: publish. Closed buckets reach disk here, by checkpoints.
 
 const (
-	storeVersion = 2
+	storeVersion = 3
 
 	keyMeta       = 'm'
 	keyCheckpoint = 'c'
@@ -29,6 +29,7 @@ const (
 	keyEvicted    = 'v'
 	keyLaterGone  = 'V'
 	keyExperiment = 'x'
+	keyLaterCount = 'X'
 
 	defaultCacheBytes    = 64 << 20
 	defaultMemTableBytes = 32 << 20
@@ -217,7 +218,7 @@ func (s *Store) Commit(c Checkpoint) error {
 	if err := setEvicted(b, c.Shard, c.Evicted); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
-	if err := setExperiments(b, c.Shard, c.Experiments); err != nil {
+	if err := setExperiments(b, 0, c.Shard, c.Experiments); err != nil {
 		return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 	}
 	if plantedStateApart {

@@ -325,7 +325,7 @@ func (b *Backfiller) load(g *generation) (*job, error) {
 		case !ok:
 			j.shards[i], err = newGenerationShard(i, j.sets, g, p)
 		default:
-			j.shards[i], err = decodeGenerationShard(i, j.sets, g.id, seq, state)
+			j.shards[i], err = b.panes.restoreGenerationShard(i, j.sets, g.id, seq, state)
 		}
 		if err = cmp.Or(j.sets.err(), err); err != nil {
 			return nil, err
@@ -445,13 +445,13 @@ func (b *Backfiller) write(j *job, now bool) error {
 	}
 	c := bucket.GenerationCheckpoint{Generation: uint64(j.gen.id), Seq: uint64(j.cursor), Note: j.recent.encode()}
 	for i, s := range j.shards {
-		state := s
-		if len(s.streams) == 0 {
+		state, over := s, len(s.streams) == 0
+		if over {
 			state = s.ended()
 		}
 		evicted, _ := j.shelves[i].writing()
 		c.Parts = append(c.Parts, bucket.GenerationPart{
-			Shard: i, Seq: uint64(s.seq), State: state.Encode(), Table: s.table, Evicted: evicted,
+			Shard: i, Seq: uint64(s.seq), State: state.Encode(), Table: s.table, Evicted: evicted, Experiments: state.experimentRows(), Ended: over,
 		})
 	}
 	if err := b.panes.store.CommitGeneration(c); err != nil {
@@ -459,6 +459,7 @@ func (b *Backfiller) write(j *job, now bool) error {
 	}
 	for i, s := range j.shards {
 		s.table = bucket.NewTable()
+		s.experimentsSaved(s.seq)
 		j.shelves[i].stand(c.Parts[i].Evicted)
 	}
 	j.wrote = b.opts.Now()

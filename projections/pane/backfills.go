@@ -295,7 +295,7 @@ func (p *Projection) restoreGeneration(id log.Seq) (newest log.Seq, err error) {
 		case ok && log.Seq(seq) == s.seq:
 			hosts = true
 			from := residents{index: p.index}
-			shards[i], err = decodeGenerationShard(i, &from, id, seq, state)
+			shards[i], err = p.restoreGenerationShard(i, &from, id, seq, state)
 			if err = cmp.Or(from.err, err); err != nil {
 				return 0, err
 			}
@@ -323,6 +323,22 @@ func (p *Projection) restoreGeneration(id log.Seq) (newest log.Seq, err error) {
 	gen.id, gen.streams = id, slices.Clone(gen.streams)
 	p.backfills.add(gen, log.Seq(at))
 	return newest, nil
+}
+
+// restoreGenerationShard reads the state of one shard of a generation, and what it has counted.
+func (p *Projection) restoreGenerationShard(i int, ls LabelSource, id log.Seq, seq uint64, state []byte) (*Shard, error) {
+	s, err := decodeGenerationShard(i, ls, id, seq, state)
+	if err != nil || len(s.streams) == 0 {
+		return s, err
+	}
+	rows, err := p.store.Experiments(uint64(id), i)
+	if err == nil {
+		err = s.restoreExperiments(rows)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("shard %d: %w", i, err)
+	}
+	return s, nil
 }
 
 // decodeGenerationShard reads the state of one shard of a generation.

@@ -219,12 +219,14 @@ func (p *Projection) freeze(c *bucket.Checkpoint, s *Shard, sh *shelf, room []by
 	state := room[from:len(room):len(room)]
 	if s.generation == 0 {
 		c.Shard, c.Seq, c.State = s.id, uint64(s.seq), state
-		c.Experiments, c.Generations = s.experimentRows(sh.pieceSeq), slices.Clone(sh.finals)
+		c.Experiments, c.Generations = s.experimentRows(), slices.Clone(sh.finals)
 		var fresh int64
 		c.Evicted, fresh = sh.writing()
 		p.waiting.Add(fresh)
 	} else {
-		c.Generations = append(c.Generations, bucket.GenerationState{Generation: uint64(s.generation), Seq: uint64(s.seq), State: state})
+		c.Generations = append(c.Generations, bucket.GenerationState{
+			Generation: uint64(s.generation), Seq: uint64(s.seq), State: state, Experiments: s.experimentRows(),
+		})
 	}
 	c.Tables = slices.Clone(sh.leaving)
 	return room
@@ -241,8 +243,11 @@ func (p *Projection) shelve(s *Shard, sh *shelf) {
 
 // release forgets what now stands in pieces.
 func (p *Projection) release(s *Shard, sh *shelf, c *bucket.Checkpoint) {
-	if s.generation != 0 {
-		return // once for all
+	if s.generation != 0 { // the rest is done once for all
+		if slices.ContainsFunc(c.Generations, func(g bucket.GenerationState) bool { return g.Generation == uint64(s.generation) && !g.Ended }) {
+			s.experimentsSaved(log.Seq(c.Seq))
+		}
+		return
 	}
 	s.experimentsSaved(log.Seq(c.Seq))
 	for _, t := range c.Tables {

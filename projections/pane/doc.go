@@ -23,7 +23,7 @@
 //	P9  Behind a heal event, the buckets into which samples up to it were refused as late are what they would be with these samples
 //	    in their place in time, and not marked; nothing else changes. What a heal changes is found from the events alone, each time.
 //	P10 What is counted of an experiment (Experiment) is part of the shard's state: its row lands in the same batch, and its version
-//	    is the last event that changed any of it.
+//	    is the last event that changed any of it. Streams of later generations are counted like all others, from their handing over on.
 //	P11 A read of open buckets takes no copy in the worker and sees none of what comes after its sequence.
 //
 // Life cycle of a Projection: New, Restore, Run (blocks), with Apply called by the runner in log order.

@@ -222,6 +222,7 @@ func (s *Shard) forgetUnwanted() {
 		return
 	}
 	s.unwantedSince = s.logTime
+	before := len(s.unwanted)
 	s.slots.each(func(ref log.SeriesRef, slot int32) int32 {
 		switch slot {
 		case unwanted:
@@ -233,6 +234,9 @@ func (s *Shard) forgetUnwanted() {
 		}
 		return slot
 	})
+	if left := len(s.unwanted); before-left >= leastRepack && before > 4*left {
+		s.unwanted = regrown(s.unwanted)
+	}
 }
 
 // reconsiderUnwanted looks at the series that no stream took when streams have come: those that one takes now begin with it.

@@ -12,8 +12,10 @@ import (
 	"tidemark/projections/plan"
 )
 
-// Experiments are counted by the shards of the first generation, with the streams that these fold: what streams of later generations
-// hold of an experiment is not among its buckets.
+// Each shard counts experiments over the streams that it folds: one of a later generation their buckets, open panes and corrections,
+// and one of the first generation also series and samples, which every series has once, whichever streams take it. Who reads adds up
+// the shards of all generations that the live fold has; what one adds is there from the moment at which it is handed over, which no
+// event says, so readers are told over which generations was counted (ExperimentVersion.Basis).
 
 // experiment is what one shard has counted of one experiment: the series that carry one value of the experiment label. It stands
 // in the shard's checkpoint (P7), as a row of its own, so that a checkpoint writes those that have changed and no others.
@@ -37,14 +39,14 @@ type experiment struct {
 
 // publishedEnds are the ends at which at least one of the experiment's series in this shard has a published bucket.
 type publishedEnds struct {
-	stream plan.StreamID
+	stream plan.StreamID // by its key
 	grid   bucket.Grid
 	ends   endSet
 }
 
 // correctedBucket counts the corrections of one bucket that no compaction has covered yet.
 type correctedBucket struct {
-	stream plan.StreamID
+	stream plan.StreamID // by its key
 	end    int64
 	at     []correctedAt // by increasing sequence
 }
@@ -131,9 +133,6 @@ func (s *Shard) untaken(ev *log.Event, ref log.SeriesRef, vs []float64, histogra
 
 // openedOne counts an open bucket of a series.
 func (s *Shard) openedOne(sr *seriesState) {
-	if s.generation != 0 {
-		return
-	}
 	known := sr.counted != nil && !sr.counted.dropped
 	x := s.of(sr)
 	if x.pending++; x.pending == 1 {
@@ -158,7 +157,7 @@ func opens(members []member) (n int) {
 
 // shutSome counts n open buckets of a series as closed; they are no longer among those of its members.
 func (s *Shard) shutSome(sr *seriesState, n int) {
-	if n == 0 || s.generation != 0 {
+	if n == 0 {
 		return
 	}
 	x := s.of(sr)
@@ -187,13 +186,10 @@ func bucketNumber(g bucket.Grid, end int64) int64 { return (end - g.Origin) / g.
 
 // correctedOne counts a correction of the bucket that ends at e.
 func (s *Shard) correctedOne(sr *seriesState, st *stream, e int64) {
-	if s.generation != 0 {
-		return
-	}
-	x := s.of(sr)
-	i, ok := slices.BinarySearchFunc(x.corrections, correctedBucket{stream: st.spec.ID, end: e}, compareCorrected)
+	x, id := s.of(sr), plan.StreamID(st.key)
+	i, ok := slices.BinarySearchFunc(x.corrections, correctedBucket{stream: id, end: e}, compareCorrected)
 	if !ok {
-		x.corrections = slices.Insert(x.corrections, i, correctedBucket{stream: st.spec.ID, end: e})
+		x.corrections = slices.Insert(x.corrections, i, correctedBucket{stream: id, end: e})
 	}
 	c := &x.corrections[i]
 	if n := len(c.at); n > 0 && c.at[n-1].seq == s.seq {
@@ -215,9 +211,6 @@ func compareCorrected(a, b correctedBucket) int {
 
 // closedThrough moves what is closed of a series' stream from one closure watermark to a later one.
 func (s *Shard) closedThrough(sr *seriesState, m *member, before int64) {
-	if s.generation != 0 {
-		return
-	}
 	e := m.stream.floorEnd(m.c)
 	if e > m.c {
 		return // the watermark is before all that a grid reaches
@@ -234,10 +227,11 @@ func (s *Shard) closedThrough(sr *seriesState, m *member, before int64) {
 	}
 }
 
-// compacted takes the corrections up to an event out of the count.
+// compacted takes the corrections up to an event out of the count. One from before the plan that added the streams has seen nothing
+// of them.
 func (s *Shard) compacted(b *log.Compacted) {
 	x := s.corrections[b.Experiment]
-	if x == nil {
+	if x == nil || s.seq <= s.generation {
 		return
 	}
 	for i := range x.corrections {
@@ -286,15 +280,32 @@ func (s *Shard) expireStats(id plan.StreamID, through int64) {
 }
 
 // retire takes what an experiment had counted when it was read out of what is counted. What has come since stays, and with it
-// the experiment.
+// the experiment. Of streams that a later plan added, whoever retired it had read nothing: what was closed of them by then goes with it,
+// and is in no record.
 func (s *Shard) retire(b *log.ExperimentRetired) {
 	x := s.stats[b.Experiment]
 	if x == nil {
 		return // it has no series here
 	}
-	if x.version <= b.AtVersion && x.pending == 0 && len(x.corrections) == 0 {
+	if x.pending == 0 && (s.seq <= s.generation || x.version <= b.AtVersion && len(x.corrections) == 0) {
 		s.releaseExperiment(x.name)
 		s.drop(x)
+		return
+	}
+	if s.seq <= s.generation {
+		s.releaseExperiment(x.name)
+		x.published, x.corrections, x.forgiven = nil, nil, 0
+		s.withoutEmpty(x)
+		s.changed(x)
+		return
+	}
+	if s.generation != 0 {
+		for _, p := range b.Later {
+			if p.Generation == s.generation && p.Shard == uint32(s.id) {
+				x.forgiven += p.Buckets
+				s.changed(x)
+			}
+		}
 		return
 	}
 	i, ok := slices.BinarySearchFunc(b.Parts, uint32(s.id), func(p log.RetiredPart, id uint32) int { return cmp.Compare(p.Shard, id) })
@@ -325,8 +336,8 @@ func (s *Shard) drop(x *experiment) {
 }
 
 // regrown returns a map with the same entries that has no room for more.
-func regrown(m map[string]*experiment) map[string]*experiment {
-	out := make(map[string]*experiment, len(m))
+func regrown[K comparable](m map[K]*experiment) map[K]*experiment {
+	out := make(map[K]*experiment, len(m))
 	maps.Copy(out, m)
 	return out
 }
@@ -352,12 +363,32 @@ func (x *experiment) outstanding() (all, worst uint64) {
 	return all, worst
 }
 
+// changedAll notes that the event at hand, a change of plan, has changed what is counted of every experiment, or may have: what
+// shards of later generations count comes and goes with their streams.
+func (s *Shard) changedAll() {
+	for _, x := range s.stats {
+		s.changed(x)
+	}
+}
+
+// uncount takes what a stream of a later generation has published out of the count, when it leaves the plan. The generation's last
+// stream takes its shards with it; so that it does not matter which was the last, each takes what is its own.
+func (s *Shard) uncount(st *stream) {
+	id := plan.StreamID(st.key)
+	for _, x := range s.stats {
+		had := len(x.published) + len(x.corrections)
+		x.published = slices.DeleteFunc(x.published, func(p publishedEnds) bool { return p.stream == id })
+		x.corrections = slices.DeleteFunc(x.corrections, func(c correctedBucket) bool { return c.stream == id })
+		if len(x.published)+len(x.corrections) < had {
+			s.changed(x)
+		}
+		s.withoutEmpty(x)
+	}
+}
+
 // recount counts open buckets anew, after the plan has changed. Under another experiment label everything begins anew: series
 // that are in memory are counted under their new names, and what was counted before is gone.
 func (s *Shard) recount(relabelled bool) {
-	if s.generation != 0 {
-		return
-	}
 	before := make(map[string]int, len(s.stats))
 	if relabelled {
 		for _, x := range maps.Clone(s.stats) {
@@ -369,7 +400,7 @@ func (s *Shard) recount(relabelled bool) {
 			}
 		}
 		for i := range s.series {
-			if s.series[i].ref == 0 {
+			if s.series[i].ref == 0 || s.generation != 0 {
 				continue
 			}
 			x := s.of(&s.series[i])

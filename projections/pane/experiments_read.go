@@ -17,6 +17,8 @@ type Experiment struct {
 	Name              string
 	Version           log.Seq // last event that changed any of the following
 	Series, Samples   uint64
+	Basis             uint64 // as in ExperimentVersion
+	Behind            bool   // streams of the plan are still being folded from the log, and are not counted yet
 	Buckets           uint64 // published: distinct (stream, shard, end)
 	Corrections       uint64 // of its buckets that no compaction has covered
 	WorstBucket       uint64 // most such corrections of one bucket
@@ -26,41 +28,81 @@ type Experiment struct {
 	LastWriteLogTime  int64  // log time of that event, ms
 	ClosedThrough     int64  // ms; math.MinInt64 if nothing is known to be closed
 	Parts             []log.RetiredPart
+	Later             []log.RetiredLater
 	LastCorrectedAt   log.Seq // last event with a correction that no compaction has covered; 0 if there is none
 	shardsWithOpen    int
 	leastClosedOfOpen int64
 }
 
-// ExperimentVersions returns, as of one sequence, the experiments of which anything has been counted since they were last
-// retired, each with the last event that changed its counts.
-func (p *Projection) ExperimentVersions(ctx context.Context) (log.Seq, map[string]log.Seq, error) {
+// ExperimentVersion says as of what an experiment was counted: counts with the same one are the same.
+type ExperimentVersion struct {
+	Version log.Seq // last event that changed them
+	Basis   uint64  // which later generations were counted; 0: none. It says nothing but whether it is the same.
+}
+
+// ExperimentVersions is what is counted, as of one sequence.
+type ExperimentVersions struct {
+	Seq    log.Seq
+	Behind bool                         // as in Experiment
+	Of     map[string]ExperimentVersion // by name, of those of which anything was counted since they were last retired
+}
+
+// ExperimentVersions returns the versions of all experiments.
+func (p *Projection) ExperimentVersions(ctx context.Context) (ExperimentVersions, error) {
 	type entry struct {
-		name    string
-		version log.Seq
+		name       string
+		version    log.Seq
+		generation log.Seq
 	}
 	var parts [Shards][]entry
+	var present presence
 	seq, err := p.cut(ctx, func(s *Shard, _ *shelf) {
-		if s.generation != 0 {
-			return
-		}
-		out := make([]entry, 0, len(s.stats))
+		present.note(s)
+		// The shards of one number are one worker's.
+		out := slices.Grow(parts[s.id], len(s.stats))
 		for name, x := range s.stats {
-			out = append(out, entry{name, x.version})
+			out = append(out, entry{name, x.version, s.generation})
 		}
 		parts[s.id] = out
 	})
 	if err != nil {
-		return 0, nil, err
+		return ExperimentVersions{}, err
 	}
-	versions := make(map[string]log.Seq)
+	out := ExperimentVersions{Seq: seq, Behind: present.behind(), Of: make(map[string]ExperimentVersion)}
 	for _, part := range parts {
 		for _, e := range part {
-			if v, ok := versions[e.name]; !ok || v < e.version {
-				versions[e.name] = e.version
-			}
+			v := out.Of[e.name]
+			out.Of[e.name] = ExperimentVersion{Version: max(v.Version, e.version), Basis: v.Basis + basisOf(e.generation)}
 		}
 	}
-	return seq, versions, nil
+	return out, nil
+}
+
+// basisOf is what one shard that counts an experiment adds to the basis of the sum. An unchanged version has the same shards of the
+// generations that were there already, so one that is handed over only ever adds.
+func basisOf(generation log.Seq) uint64 { return uint64(generation) }
+
+// presence is which generations a cut has met. Shard 0 of each tells.
+type presence struct {
+	planned []log.Seq // that have streams in the plan
+	met     []log.Seq
+}
+
+func (p *presence) note(s *Shard) {
+	if s.id != 0 {
+		return
+	}
+	p.met = append(p.met, s.generation)
+	for i := range s.generations {
+		if s.generations[i].until == 0 {
+			p.planned = append(p.planned, s.generations[i].id)
+		}
+	}
+}
+
+// behind says whether a planned generation is not among those that were met: it is still being folded in the background.
+func (p *presence) behind() bool {
+	return slices.ContainsFunc(p.planned, func(id log.Seq) bool { return !slices.Contains(p.met, id) })
 }
 
 // Experiment returns what is counted of one experiment; false if there is nothing.
@@ -70,7 +112,9 @@ func (p *Projection) Experiment(ctx context.Context, name string) (log.Seq, Expe
 	out := Experiment{
 		Name: name, OldestPending: never, LastWrite: never, LastWriteLogTime: never, ClosedThrough: never, leastClosedOfOpen: math.MaxInt64,
 	}
+	var present presence
 	seq, err := p.cut(ctx, func(s *Shard, _ *shelf) {
+		present.note(s)
 		if x := s.stats[name]; x != nil {
 			mu.Lock()
 			defer mu.Unlock()
@@ -84,15 +128,23 @@ func (p *Projection) Experiment(ctx context.Context, name string) (log.Seq, Expe
 	if out.shardsWithOpen > 0 {
 		out.ClosedThrough = out.leastClosedOfOpen
 	}
+	out.Behind = present.behind()
 	slices.SortFunc(out.Parts, func(a, b log.RetiredPart) int { return cmp.Compare(a.Shard, b.Shard) })
+	slices.SortFunc(out.Later, func(a, b log.RetiredLater) int {
+		return cmp.Or(cmp.Compare(a.Generation, b.Generation), cmp.Compare(a.Shard, b.Shard))
+	})
 	return seq, out, found, nil
 }
 
 // addTo adds what the shard has counted.
 func (s *Shard) addTo(out *Experiment, x *experiment) {
-	out.Version = max(out.Version, x.version)
+	out.Version, out.Basis = max(out.Version, x.version), out.Basis+basisOf(s.generation)
 	part := log.RetiredPart{Shard: uint32(s.id), Series: x.series, Samples: x.samples, Buckets: x.buckets()}
-	out.Parts = append(out.Parts, part)
+	if s.generation == 0 {
+		out.Parts = append(out.Parts, part)
+	} else {
+		out.Later = append(out.Later, log.RetiredLater{Generation: s.generation, Shard: uint32(s.id), Buckets: part.Buckets})
+	}
 	out.Series, out.Samples, out.Buckets = out.Series+part.Series, out.Samples+part.Samples, out.Buckets+part.Buckets
 	all, worst := x.outstanding()
 	out.Corrections, out.WorstBucket = out.Corrections+all, max(out.WorstBucket, worst)

@@ -146,11 +146,11 @@ func satMul(a, b int64) int64 {
 	return math.MaxInt64
 }
 
-// experimentRows returns the rows that have changed since the checkpoint at a sequence.
-func (s *Shard) experimentRows(since log.Seq) []bucket.ExperimentRow {
+// experimentRows returns the rows that have changed since they were last saved.
+func (s *Shard) experimentRows() []bucket.ExperimentRow {
 	var rows []bucket.ExperimentRow
 	for _, x := range s.stats {
-		if x.version > since {
+		if x.version > s.rowsAt {
 			rows = append(rows, bucket.ExperimentRow{Name: x.name, Counts: x.encode()})
 		}
 	}
@@ -161,8 +161,9 @@ func (s *Shard) experimentRows(since log.Seq) []bucket.ExperimentRow {
 	return rows
 }
 
-// experimentsSaved forgets which experiments were gone at a checkpoint that has been committed.
+// experimentsSaved takes note of a checkpoint that has been committed with the shard's rows.
 func (s *Shard) experimentsSaved(at log.Seq) {
+	s.rowsAt = at
 	maps.DeleteFunc(s.gone, func(_ string, seq log.Seq) bool { return seq <= at })
 	if len(s.gone) == 0 {
 		s.gone = nil
@@ -171,6 +172,7 @@ func (s *Shard) experimentsSaved(at log.Seq) {
 
 // restoreExperiments takes the rows of a checkpoint over. The shard's series must be there already.
 func (s *Shard) restoreExperiments(rows []bucket.ExperimentRow) error {
+	s.rowsAt = s.seq
 	for _, r := range rows {
 		x, err := decodeExperiment(r.Name, r.Counts)
 		if err != nil {

@@ -150,6 +150,7 @@ func (s *Shard) beginStreams(p *plan.Plan, added []plan.Stream) (joined []*strea
 // keep what they published, as all streams do; one that was still being folded goes as if it had never been.
 func (s *Shard) endStreams(p *plan.Plan) {
 	retention := streamsOf(p)
+	counted := false // something that a later generation counts may go
 	for i := range s.generations {
 		g := &s.generations[i]
 		if slices.Contains(p.HandedOver, uint64(g.id)) {
@@ -165,7 +166,7 @@ func (s *Shard) endStreams(p *plan.Plan) {
 				st.retention, left = r, true
 				continue
 			}
-			st.removed = s.seq
+			st.removed, counted = s.seq, true
 			if !g.handed {
 				s.vanish(g, st)
 				continue
@@ -178,6 +179,9 @@ func (s *Shard) endStreams(p *plan.Plan) {
 		if !left && g.until == 0 {
 			g.until = s.seq
 		}
+	}
+	if counted {
+		s.changedAll()
 	}
 	s.generations = slices.DeleteFunc(s.generations, func(g generation) bool { return g.until != 0 && !g.handed })
 	retired := 0
@@ -226,7 +230,11 @@ func streamsOf(p *plan.Plan) map[plan.StreamID]int64 {
 // replanGeneration puts a plan in force in a shard of a later generation: it adds nothing there.
 func (s *Shard) replanGeneration(b *log.Plan) {
 	if s.seq <= s.generation {
-		return // the plan that added it was in force from its first event on
+		// The plan that added it was in force from its first event on. What it has counted by now is counted from now on.
+		if s.seq == s.generation {
+			s.changedAll()
+		}
+		return
 	}
 	p, err := s.plans.decode(b.Spec)
 	if err != nil {

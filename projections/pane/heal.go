@@ -130,7 +130,7 @@ func (s *Shard) heal(b *log.Heal, h *Healing) {
 		k := bucket.Key{Stream: key, Block: block}
 		if hb.changed {
 			if x := s.stats[hb.experiment]; x != nil { // one that is retired does not return by it
-				s.publishedOne(x, hb.stream, hb.grid, hb.end)
+				s.publishedOne(x, plan.StreamID(key), hb.grid, hb.end)
 			}
 			s.table.Put(k, uint64(hb.ref), pos, func(dst []byte) []byte { return append(dst, hb.pane...) })
 		}

@@ -144,7 +144,7 @@ func (p *Projection) Restore() (projections.Restored, error) {
 			if s.seq != log.Seq(seq) {
 				return projections.Restored{}, fmt.Errorf("shard %d: %w: state of %d under sequence %d", id, ErrCorruptState, s.seq, seq)
 			}
-			rows, err := p.store.Experiments(id)
+			rows, err := p.store.Experiments(0, id)
 			if err == nil {
 				err = s.restoreExperiments(rows)
 			}

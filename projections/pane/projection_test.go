@@ -310,15 +310,15 @@ func (n *node) describe(ctx context.Context) (string, error) {
 
 // describeExperiments is what is counted of every experiment.
 func (n *node) describeExperiments(ctx context.Context) (string, error) {
-	_, versions, err := n.panes.ExperimentVersions(ctx)
+	versions, err := n.panes.ExperimentVersions(ctx)
 	if err != nil {
 		return "", err
 	}
 	out := ""
-	for _, name := range slices.Sorted(maps.Keys(versions)) {
+	for _, name := range slices.Sorted(maps.Keys(versions.Of)) {
 		_, x, ok, err := n.panes.Experiment(ctx, name)
-		if err != nil || !ok || x.Version != versions[name] {
-			return "", fmt.Errorf("experiment %q: version %d, found %v with %d, %w", name, versions[name], ok, x.Version, err)
+		if is := (ExperimentVersion{x.Version, x.Basis}); err != nil || !ok || is != versions.Of[name] || x.Behind != versions.Behind {
+			return "", fmt.Errorf("experiment %q: version %+v, found %v with %+v, %w", name, versions.Of[name], ok, x, err)
 		}
 		out += fmt.Sprintf("\n%+v", x)
 	}

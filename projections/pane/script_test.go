@@ -380,7 +380,10 @@ func (s *script) restore() string {
 		if !slices.Equal(back.Encode(), b) {
 			s.t.Fatalf("shard %d: state differs after a round trip", id)
 		}
-		rows := sh.experimentRows(0)
+		saved := sh.rowsAt
+		sh.rowsAt = 0
+		rows := sh.experimentRows()
+		sh.rowsAt = saved
 		s.must(back.restoreExperiments(slices.DeleteFunc(rows, func(r bucket.ExperimentRow) bool { return r.Counts == nil })))
 		for name, x := range sh.stats {
 			if y := back.stats[name]; y == nil || !slices.Equal(y.encode(), x.encode()) || !maps.Equal(y.open, x.open) {

@@ -69,6 +69,7 @@ type Shard struct {
 	corrections map[string]*experiment        // those with a correction that no compaction has covered
 	gone        map[string]log.Seq            // dropped by the event, and still in the last checkpoint
 	drops       int                           // experiments dropped since the maps above were made
+	rowsAt      log.Seq                       // what was counted up to here stands in rows of the last checkpoint
 	unwanted    map[log.SeriesRef]*experiment // of series that no stream takes, as far as they have come up; not part of the state
 
 	plan    *plan.Plan
@@ -609,9 +610,7 @@ func (s *Shard) publish(sr *seriesState, m *member, e int64) {
 	if !plantedDirtyForgotten {
 		m.stream.track.change(e, s.seq)
 	}
-	if s.generation == 0 {
-		s.publishedOne(s.of(sr), m.stream.spec.ID, m.stream.grid, e)
-	}
+	s.publishedOne(s.of(sr), plan.StreamID(m.stream.key), m.stream.grid, e)
 	block, pos := m.stream.grid.Locate(e)
 	s.table.Put(bucket.Key{Stream: m.stream.key, Block: block}, uint64(sr.ref), pos, func(dst []byte) []byte {
 		return p.AppendEncode(dst, e)
@@ -766,6 +765,8 @@ func (s *Shard) adopt(p *plan.Plan, streams, added []*stream, gone map[plan.Stre
 	for _, st := range gone {
 		if s.generation == 0 { // of the others the first generation's shards keep account
 			s.part(st)
+		} else {
+			s.uncount(st)
 		}
 	}
 	s.recount(relabelled)

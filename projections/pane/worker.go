@@ -224,7 +224,7 @@ func (w *worker) retire() {
 			case w.shards[i].generationByID(h.id) != nil:
 				w.p.shelve(s, w.shelves[i])
 				w.shelves[i].finals = append(w.shelves[i].finals, bucket.GenerationState{
-					Generation: uint64(h.id), Seq: uint64(s.seq), State: s.ended().Encode(),
+					Generation: uint64(h.id), Seq: uint64(s.seq), State: s.ended().Encode(), Ended: true,
 				})
 			}
 		}

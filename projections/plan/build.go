@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/prometheus/promql/parser"
+
+	"tidemark/projections/accum"
 )
 
 // Build reads the rule files and resolves all expressions into a plan. The report covers every entry and every rule, also
@@ -120,6 +123,7 @@ func newBuilder(c *Config, set *ruleSet) *builder {
 		b.add(r.record, &item{
 			finding: Finding{
 				File: r.file, Line: r.line, Group: r.group, Name: r.record, Expr: r.expr, Every: r.every, Labels: r.labels, Reasons: r.invalid,
+				Fault: strings.Join(r.invalid, "; "),
 			},
 			mat: Materialization{
 				Name: b.ruleName(r), EveryMillis: r.every, Layout: LayoutFullWindow, Record: r.record, Labels: r.labels,
@@ -204,9 +208,12 @@ func (b *builder) resolve(f *Finding, m Materialization, grid Stream) {
 	streams := make([]Stream, 0, len(leaves))
 	for i := range leaves {
 		l := &leaves[i]
-		names, reason := b.byName(l)
+		names, circular, reason := b.byName(l)
 		if reason != "" {
 			refuse(l, "%s", reason)
+			if circular && f.Group != "" {
+				f.Fault = reason
+			}
 			continue
 		}
 		if len(names) > 0 {
@@ -240,7 +247,7 @@ func (b *builder) resolve(f *Finding, m Materialization, grid Stream) {
 		case l.SamplesOnly:
 			note("%s() is answered only while its panes hold few enough samples to keep them all", l.Func)
 		case l.Func == "quantile_over_time":
-			note("%s() is answered only while its panes hold few enough values to keep them all", l.Func)
+			note("%s() is exact while a pane holds at most %d values, and beyond that to %g %%, which the answer then says", l.Func, accum.MaxValues, accum.SketchError*100)
 		}
 	}
 	if len(f.Reasons) > 0 {
@@ -315,32 +322,32 @@ func (b *builder) unanswerable(l *Leaf, retention int64) string {
 }
 
 // byName returns the names of materializations or recorded series that a leaf reads, none if it reads written series, or
-// why it cannot read them.
-func (b *builder) byName(l *Leaf) (names []string, reason string) {
+// why it cannot read them, which is because what it belongs to reads itself if circular.
+func (b *builder) byName(l *Leaf) (names []string, circular bool, reason string) {
 	names, mixed := ReadNames(l.Selector.LabelMatchers, b.names)
 	switch {
 	case len(names) == 0:
-		return nil, ""
+		return nil, false, ""
 	case l.Reason != "":
-		return nil, l.Reason
+		return nil, false, l.Reason
 	case mixed:
-		return nil, fmt.Sprintf("it may read both %s, which is recorded, and written series", names[0])
+		return nil, false, fmt.Sprintf("it may read both %s, which is recorded, and written series", names[0])
 	}
 	for _, name := range names {
 		for _, it := range b.named[name] {
 			if it.state == itemUnderWay {
-				return nil, fmt.Sprintf("it reads %s, and so itself", name)
+				return nil, true, fmt.Sprintf("it reads %s, and so itself", name)
 			}
 			b.settle(it)
 			if len(it.finding.Reasons) > 0 {
-				return nil, fmt.Sprintf("it reads %s, which cannot be materialized", name)
+				return nil, false, fmt.Sprintf("it reads %s, which cannot be materialized", name)
 			}
 			if l.ReachMillis > it.mat.RetentionMillis {
-				return nil, fmt.Sprintf("it reads %s over the last %s, and it is kept for %s", name, millis(l.ReachMillis), millis(it.mat.RetentionMillis))
+				return nil, false, fmt.Sprintf("it reads %s over the last %s, and it is kept for %s", name, millis(l.ReachMillis), millis(it.mat.RetentionMillis))
 			}
 		}
 	}
-	return names, ""
+	return names, false, ""
 }
 
 // pane returns the width of the panes for a leaf, in milliseconds, and how many of them make its window. Every evaluation

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -28,6 +29,7 @@ type Finding struct {
 
 	Leaves  []LeafFinding // what answers it; empty if Reasons is not
 	Reasons []string      // why it cannot be materialized
+	Fault   string        // of a rule: the one of them that is a fault of its own, and not what panes cannot do; "" if none is
 	Notes   []string      // what is worth knowing though it works
 }
 
@@ -58,6 +60,19 @@ func (r *Report) Skipped() int {
 		}
 	}
 	return n
+}
+
+// Err returns the faults of the recording rules: those that are not valid, as Prometheus sees them, and those that read themselves.
+// Whoever would put the plan in force must not: what the rule said before would be dropped without a word. Rules that are valid and
+// cannot become panes are none; the exact source answers them. The errors are of type *ConfigError, joined if there are several.
+func (r *Report) Err() error {
+	var errs []error
+	for i := range r.Rules {
+		if f := &r.Rules[i]; f.Fault != "" {
+			errs = append(errs, &ConfigError{File: f.File, Line: f.Line, Msg: fmt.Sprintf("group %q: %s: %s", f.Group, f.shownName(), f.Fault)})
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // String returns the report as `tidemark check` prints it, with a line break at the end; it is empty if there is nothing
@@ -96,11 +111,7 @@ func (f *Finding) write(b *strings.Builder) {
 	if f.Group != "" {
 		fmt.Fprintf(b, "group %q: ", f.Group)
 	}
-	name := f.Name
-	if name == "" {
-		name = "(no name)" // of an invalid rule
-	}
-	fmt.Fprintf(b, "%s every %s\n", name, millis(f.Every))
+	fmt.Fprintf(b, "%s every %s\n", f.shownName(), millis(f.Every))
 	for _, l := range f.Leaves {
 		if len(l.Reads) > 0 {
 			fmt.Fprintf(b, "    %s: reads %s\n", shorten(l.Expr), strings.Join(l.Reads, ", "))
@@ -122,6 +133,13 @@ func (f *Finding) write(b *strings.Builder) {
 	for _, n := range f.Notes {
 		fmt.Fprintf(b, "    note: %s\n", n)
 	}
+}
+
+func (f *Finding) shownName() string {
+	if f.Name == "" {
+		return "(no name)" // of an invalid rule
+	}
+	return f.Name
 }
 
 func place(file string, line int) string {

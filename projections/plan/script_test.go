@@ -76,7 +76,11 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			}
 			return report.String() + showError(t, err)
 		}
-		return report.String() + showPlan(p)
+		faults := ""
+		if err := report.Err(); err != nil {
+			faults = showError(t, err)
+		}
+		return report.String() + faults + showPlan(p)
 	case "leaves":
 		var b strings.Builder
 		for line := range strings.Lines(d.Input) {
