@@ -130,7 +130,7 @@ func startCrowded(t testing.TB, n int) *crowded {
 	if r, err := c.m.Round(t.Context()); err != nil || r.Scanned != n {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	x := api.Experiments{Lister: c.m, Reader: c.m, History: c.m, Head: v.node.events.Head}
+	x := api.Experiments{Lister: c.m, Reader: unhurried{c.m, v.node}, History: c.m, Head: v.node.events.Head}
 	mux := http.NewServeMux()
 	mux.Handle("GET /api/v1/experiments", api.NewExperimentList(x))
 	mux.Handle("GET /api/v1/experiments/{name}", api.NewExperiment(x))
@@ -138,6 +138,14 @@ func startCrowded(t testing.TB, n int) *crowded {
 	t.Cleanup(c.list.Close)
 	return c
 }
+
+// unhurried reads experiments of the crowd.
+type unhurried struct {
+	*master.Master
+	n *node
+}
+
+func (u unhurried) Returned(name string) bool { return askedReader{u.n}.Returned(name) }
 
 func (c *crowded) name(i int) string { return fmt.Sprintf("run-%06d", i) }
 
@@ -250,11 +258,14 @@ func TestM7_ListOverHTTPWhileAllHangs(t *testing.T) {
 			t.Errorf("%q: %+v", query, p)
 		}
 	}
-	res, err := http.Get(c.list.URL + "/api/v1/experiments/" + c.name(7))
-	if err != nil || res.StatusCode != http.StatusOK {
-		t.Errorf("detail: %v, %v", res, err)
-	} else {
-		res.Body.Close()
+	for name, code := range map[string]int{c.name(7): http.StatusOK, "nobody": http.StatusNotFound} {
+		res, err := http.Get(c.list.URL + "/api/v1/experiments/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.Body.Close(); res.StatusCode != code {
+			t.Errorf("detail of %s: %d", name, res.StatusCode)
+		}
 	}
 	cancel()
 	release()
