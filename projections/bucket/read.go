@@ -171,7 +171,7 @@ func (c *collector) shard(k Key, shard int) error {
 	if wanted {
 		return c.cells.each(each)
 	}
-	sortItems(c.items)
+	c.items = sortItems(c.items)
 	return merge(c.items, each)
 }
 
@@ -185,7 +185,7 @@ func (v *View) Each(g Grid, yield func(Bucket) error) error {
 		for _, ch := range v.chunks[k] {
 			items = ch.appendItems(items)
 		}
-		sortItems(items)
+		items = sortItems(items)
 		if err := merge(items, func(s *seriesItems) error { return s.each(g, k.Block, yield) }); err != nil {
 			return err
 		}

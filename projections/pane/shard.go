@@ -298,7 +298,7 @@ func (s *Shard) control(ev *log.Event, healing *Healing) uint64 {
 	case *log.Expired:
 		s.expire(b)
 	case *log.Heal:
-		if s.generation == 0 { // what later generations have refused stays refused
+		if s.seq > s.generation {
 			s.heal(b, healing)
 		}
 	case *log.Compacted:
