@@ -20,6 +20,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/log/logtest"
 )
 
 // filler is an event of about 2 kB that does not compress.
@@ -549,7 +551,7 @@ func TestCase_B23_VeryLargeRequest(t *testing.T) {
 	b := NewWriteBuilder()
 	mem, p := vfs.NewCrashableMem(), &promise{}
 	cam := &camera{fs: mem, percent: 50, rng: rng, promise: p, every: 20}
-	r := start(mustOpen(t, testDir, Options{FS: errorfs.Wrap(mem, cam)}))
+	r := start(mustOpen(t, testDir, Options{FS: errorfs.Wrap(logtest.SerialLocks(mem, &cam.mu), cam)}))
 	for i := range 400 {
 		b.Series(resolve(t, r.Dictionary(), series(i)))
 		for j := range 1000 {

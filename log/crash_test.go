@@ -16,6 +16,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
+
+	"tidemark/log/logtest"
 )
 
 const testDir = "/data/tidemark/log"
@@ -214,7 +216,7 @@ func TestL1_CrashEnumeration(t *testing.T) {
 func photograph(t *testing.T, fs *vfs.MemFS, p *promise, percent, every int, work func(*Log, *promise)) []image {
 	t.Helper()
 	cam := &camera{fs: fs, percent: percent, rng: rand.New(rand.NewPCG(1, uint64(percent))), promise: p, every: every}
-	l, err := Open(testDir, Options{FS: errorfs.Wrap(fs, cam)})
+	l, err := Open(testDir, Options{FS: errorfs.Wrap(logtest.SerialLocks(fs, &cam.mu), cam)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/log/logtest"
 )
 
 // patient is a log that was stopped, with tables and a WAL, and what it holds.
@@ -390,7 +392,7 @@ func TestRepair_CrashEnumeration(t *testing.T) {
 	damaged := contents(t, p.fs)
 	for _, percent := range []int{0, 50, 100} {
 		cam := &camera{fs: clone(p.fs), percent: percent, rng: rand.New(rand.NewPCG(3, uint64(percent))), promise: &promise{}, every: 1}
-		whole, err := Repair(testDir, Options{FS: errorfs.Wrap(cam.fs, cam)}, nil)
+		whole, err := Repair(testDir, Options{FS: errorfs.Wrap(logtest.SerialLocks(cam.fs, &cam.mu), cam)}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

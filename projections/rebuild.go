@@ -16,6 +16,8 @@ const (
 	// paceSamples the number of samples, whichever comes first.
 	DefaultPace = 1 << 13
 	paceSamples = 1 << 19
+	// maxPaces is how many times as much may be folded while the projection writes; then reading waits for it.
+	maxPaces = 8
 	// DefaultHeldBytes is what a projection may hold back in memory before it is made to write it.
 	DefaultHeldBytes = 64 << 20
 )
@@ -56,12 +58,12 @@ func (o ReplayOptions) withDefaults() ReplayOptions {
 
 // Replay folds the events after from up to and including through into a running projection, as fast as it can, and returns
 // when they are applied (R1). With a Writer, the memory that the projection holds back is bounded by HeldBytes and what it
-// makes of a few times Pace.
+// makes of maxPaces times Pace, and a little.
 func Replay(ctx context.Context, history History, p Projection, from, through log.Seq, opts ReplayOptions) error {
 	opts = opts.withDefaults()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	looks := make(chan struct{}, 1)
+	looks := make(chan struct{}, maxPaces)
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -114,7 +116,7 @@ func (o *ReplayOptions) feed(ctx context.Context, history History, p Projection,
 		if events, samples = events+len(batch), samples+n; events >= o.Pace || samples >= paceSamples {
 			events, samples = 0, 0
 			select {
-			case looks <- struct{}{}: // waits while a look is under way and another is due: that is the bound
+			case looks <- struct{}{}: // waits while a look is under way and maxPaces are due: that is the bound
 			case <-ctx.Done():
 				return ctx.Err()
 			}

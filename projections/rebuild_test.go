@@ -95,8 +95,8 @@ func TestReplayBoundsWhatIsHeld(t *testing.T) {
 			}
 			return
 		}
-		// The k-th look is under way, the next one waits, and the feeder stands before the one after.
-		bound := min(2000, (k+2)*64)
+		// The k-th look is under way, as many wait as may, and the feeder stands before the one after.
+		bound := min(2000, (k+1+maxPaces)*64)
 		for applied := log.Seq(0); applied != bound; {
 			changed := p.Changed()
 			if applied, _ = p.Applied(); applied > bound {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/log/logtest"
 )
 
 // opPoint names a file operation of a run: the n-th of its kind on files of one kind.
@@ -75,6 +77,9 @@ type tap struct {
 func newTap(look func(total int, at opPoint, op errorfs.Op) error) *tap {
 	return &tap{count: map[opPoint]int{}, look: look}
 }
+
+// over returns a disk whose operations the tap sees.
+func (t *tap) over(disk vfs.FS) vfs.FS { return errorfs.Wrap(logtest.SerialLocks(disk, &t.mu), t) }
 
 func (t *tap) String() string { return "tap" }
 

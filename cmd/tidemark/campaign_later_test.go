@@ -45,8 +45,8 @@ func (m *naive) addLater(p *plan.Plan, added []plan.Stream) bool {
 func (g *modelGeneration) apply(e told) uint64 {
 	at := g.m.events + 1
 	switch {
-	case e.plan != nil && at <= g.id, e.healed:
-		// The plan that added the streams was in force from the first event on; and what a heal brings is for what stood when the samples
+	case (e.plan != nil || e.healed) && at <= g.id:
+		// The plan that added the streams was in force from the first event on, and a heal is for the streams that were planned when it
 		// came.
 		g.m.events++
 		g.m.logTime = max(g.m.logTime, e.logTime)

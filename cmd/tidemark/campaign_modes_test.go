@@ -3,6 +3,7 @@ package main
 // The trials of the campaign. Each takes a seed, makes of it as many trials as it has points, and counts them.
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
@@ -123,7 +125,7 @@ func (c *trials) crashes(seed uint64) {
 			}
 		})
 	}
-	w := newWorld(errorfs.Wrap(disk, t), clock, c.plans, s.workers)
+	w := newWorld(t.over(disk), clock, c.plans, s.workers)
 	clock.wall.Store(s.wall)
 	clock.mono.Store(3_600_000)
 	again := newPlay(w, nil)
@@ -182,7 +184,7 @@ func (c *trials) recover(s script, ref *reference, im crashImage, rng *rand.Rand
 	if nest {
 		was := im.disk
 		percents := [...]int{0, 50, 100}
-		fs = errorfs.Wrap(was, newTap(func(total int, at opPoint, op errorfs.Op) error {
+		fs = newTap(func(total int, at opPoint, op errorfs.Op) error {
 			if total%3 == im.depth%3 && op.Kind != errorfs.OpFileClose && op.Kind != errorfs.OpLock {
 				next := im
 				next.depth++
@@ -191,7 +193,7 @@ func (c *trials) recover(s script, ref *reference, im crashImage, rng *rand.Rand
 				nested = append(nested, next)
 			}
 			return nil
-		}))
+		}).over(was)
 	}
 	if err := c.recovered(s, ref, im, fs, on, rng); err != nil {
 		c.find("%s: %d acknowledged: %v", im.what, im.acked, err)
@@ -200,6 +202,20 @@ func (c *trials) recover(s script, ref *reference, im crashImage, rng *rand.Rand
 	for _, next := range nested {
 		c.recover(s, ref, next, rng)
 	}
+}
+
+// inWords writes the stored form of an event as "log dump" does, at most its first bytes.
+func inWords(stored []byte) string {
+	e, err := log.DecodeEvent(0, stored)
+	if err != nil {
+		return err.Error()
+	}
+	var b bytes.Buffer
+	if err := log.DumpJSON(&b, e, func(log.SeriesRef) (labels.Labels, bool) { return labels.EmptyLabels(), false }); err != nil {
+		return err.Error()
+	}
+	const enough = 300
+	return string(bytes.TrimSpace(b.Bytes()[:min(b.Len(), enough)]))
 }
 
 // recovered is one recovery.
@@ -233,7 +249,7 @@ func (c *trials) holds(ref *reference, w *world, acked int) error {
 	}
 	for i, b := range bodies {
 		if string(b) != string(ref.bodies[floor-1+i]) {
-			return fmt.Errorf("event %d is not what was sent", floor+i)
+			return fmt.Errorf("event %d is not what was sent: %s instead of %s", floor+i, inWords(b), inWords(ref.bodies[floor-1+i]))
 		}
 	}
 	want, ok := ref.said[head]
@@ -331,7 +347,7 @@ func (c *trials) faults(seed uint64) {
 	}
 	from := partWith(s, faultFocus[seed%uint64(len(faultFocus))], part, rng)
 	disk := vfs.NewCrashableMem()
-	w := newWorld(errorfs.Wrap(disk, newTap(nil)), &simClock{}, c.plans, s.workers)
+	w := newWorld(newTap(nil).over(disk), &simClock{}, c.plans, s.workers)
 	w.clock.wall.Store(s.wall)
 	w.clock.mono.Store(3_600_000)
 	before := newPlay(w, nil)
@@ -378,7 +394,7 @@ func (c *trials) faults(seed uint64) {
 
 // branch plays moves on from where another play has stopped, beside the model, and returns what that comes to.
 func (c *trials) branch(ref *reference, before *play, disk *vfs.MemFS, at *simClock, moves []move) (*reference, error) {
-	p := newPlay(newWorld(errorfs.Wrap(copyDisk(disk), newTap(nil)), (&simClock{}).at(at), c.plans, 2), newNaive())
+	p := newPlay(newWorld(newTap(nil).over(copyDisk(disk)), (&simClock{}).at(at), c.plans, 2), newNaive())
 	p.ref = newReference()
 	p.plan = before.plan
 	for i, e := range before.tolds {
@@ -469,7 +485,7 @@ func (c *trials) damages(seed uint64, times int) {
 	}
 	rng := rand.New(rand.NewPCG(seed, 81))
 	disk := vfs.NewCrashableMem()
-	w := newWorld(errorfs.Wrap(disk, newTap(nil)), &simClock{}, c.plans, s.workers)
+	w := newWorld(newTap(nil).over(disk), &simClock{}, c.plans, s.workers)
 	w.clock.wall.Store(s.wall)
 	w.clock.mono.Store(3_600_000)
 	p := newPlay(w, nil)

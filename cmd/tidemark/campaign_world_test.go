@@ -479,7 +479,7 @@ func (w *world) bodies(from log.Seq) ([][]byte, []*log.Event, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("event %d: %w", seq, err)
 		}
-		b, err := log.AppendEvent(nil, &log.Event{Body: nameless(ev.Body), LogTime: ev.LogTime, WallTime: ev.WallTime})
+		b, err := log.AppendEvent(nil, &log.Event{Body: asScripted(ev.Body), LogTime: ev.LogTime, WallTime: ev.WallTime})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -488,9 +488,12 @@ func (w *world) bodies(from log.Seq) ([][]byte, []*log.Event, error) {
 	return out, evs, nil
 }
 
-// nameless returns the body of an event about a task without the task's name, which is drawn by lot.
-func nameless(body log.Body) log.Body {
+// asScripted returns the body of an event of the control plane without what no script decides: the name of a task, which is drawn by
+// lot, and how much there was to merge, which hangs on how many checkpoints the corrections came in.
+func asScripted(body log.Body) log.Body {
 	switch b := body.(type) {
+	case *log.Compacted:
+		return &log.Compacted{Experiment: b.Experiment, Through: b.Through}
 	case *log.TaskQueued:
 		c := *b
 		c.ID = ulid.ULID{}
@@ -500,6 +503,9 @@ func nameless(body log.Body) log.Body {
 	case *log.TaskFinished:
 		c := *b
 		c.ID = ulid.ULID{}
+		if !c.Failed {
+			c.Message = "" // it says how much was merged
+		}
 		return &c
 	}
 	return body

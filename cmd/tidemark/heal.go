@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -30,14 +29,23 @@ type healer struct {
 
 	progress io.Writer // nil: says nothing
 	now      func() time.Time
-	known    map[log.Heal]*pane.Healing // found already
+
+	mu    sync.Mutex                 // one search at a time
+	known map[log.Heal]*pane.Healing // found already, and asked for again: by the fold, and by that of each later generation
 }
 
 // find is pane.Options.Heal.
 func (h *healer) find(ctx context.Context, ev log.Heal) (found *pane.Healing, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if found := h.known[ev]; found != nil {
 		return found, nil
 	}
+	defer func() {
+		if err == nil && found.Later > 0 {
+			h.remember(ev, found)
+		}
+	}()
 	base, begin, err := h.base(ev.From)
 	if err != nil {
 		return nil, err
@@ -55,8 +63,8 @@ func (h *healer) find(ctx context.Context, ev log.Heal) (found *pane.Healing, er
 					line.end()
 				}
 				pass = p
-				fmt.Fprintf(h.progress, "finding late samples up to sequence %d, pass %d of 2\n", ev.Through, p)
-				line = newProgressLine(h.progress, h.now, projections.NewMeter(begin, ev.Through, h.now))
+				fmt.Fprintf(h.progress, "finding late samples up to sequence %d, pass %d\n", ev.Through, p)
+				line = newProgressLine(h.progress, h.now, projections.NewMeter(min(begin, at), ev.Through, h.now))
 			}
 			line.observe(at, samples)
 		}
@@ -67,6 +75,13 @@ func (h *healer) find(ctx context.Context, ev log.Heal) (found *pane.Healing, er
 		}()
 	}
 	return pane.FindLate(ctx, h.events, h.index, base, ev, opts)
+}
+
+func (h *healer) remember(ev log.Heal, found *pane.Healing) {
+	if h.known == nil {
+		h.known = make(map[log.Heal]*pane.Healing)
+	}
+	h.known[ev] = found
 }
 
 // base opens the base that a heal goes back to, which reflects the events up to begin at least; nil where it can begin with the
@@ -116,7 +131,7 @@ func (r *rebuild) heal(ctx context.Context, o *offline, start origin, stdout io.
 	if err != nil {
 		return false, fmt.Errorf("append the heal: %w", err)
 	}
-	o.healer.known = map[log.Heal]*pane.Healing{ev: found}
+	o.healer.remember(ev, found)
 	fmt.Fprintf(stdout, "The heal stands in the log at sequence %d; whatever folds the log from now on heals up to sequence %d.\n", seq, ev.Through)
 	return true, nil
 }
@@ -154,16 +169,6 @@ func printHealing(w io.Writer, found *pane.Healing, ev log.Heal) error {
 	line("all", fmt.Sprintf("seq %d", ev.Through), total)
 	if err := tw.Flush(); err != nil {
 		return err
-	}
-	if len(found.Beyond) > 0 {
-		var names []string
-		for i := range found.Plan.Materializations {
-			m := &found.Plan.Materializations[i]
-			if slices.ContainsFunc(m.Streams, func(id plan.StreamID) bool { return slices.Contains(found.Beyond, id) }) {
-				names = append(names, m.Name)
-			}
-		}
-		fmt.Fprintf(w, "Not reached are streams that were added to a log with history; what they have refused as late stays refused and marked: %s\n", strings.Join(names, ", "))
 	}
 	if total.Unreachable > 0 {
 		fmt.Fprintf(w, "%d late samples fall into buckets of before the base, which ends at sequence %d, and stay refused.\n", total.Unreachable, ev.From)

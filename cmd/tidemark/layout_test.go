@@ -14,13 +14,14 @@ import (
 
 // imports says which of our packages each package may import, tests included. The data path runs one way.
 var imports = map[string][]string{
-	"log":                         {},
+	"log":                         {"log/logtest"},
+	"log/logtest":                 {},
 	"projections/accum":           {},
 	"projections/plan":            {"projections/accum"},
-	"projections/bucket":          {"projections/accum"},
+	"projections/bucket":          {"log/logtest", "projections/accum"},
 	"projections/series":          {"log"},
 	"projections":                 {"log"},
-	"projections/pane":            {"log", "projections", "projections/accum", "projections/bucket", "projections/plan", "projections/series"},
+	"projections/pane":            {"log", "log/logtest", "projections", "projections/accum", "projections/bucket", "projections/plan", "projections/series"},
 	"projections/query":           {"log", "projections/accum", "projections/bucket", "projections/pane", "projections/plan", "projections/series", "projections/query/oracle", "projections/query/querytest"},
 	"projections/query/oracle":    {},
 	"projections/query/querytest": {"projections/query/oracle", "log", "projections/accum", "projections/pane", "projections/plan", "projections/query"},

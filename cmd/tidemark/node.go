@@ -158,7 +158,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	if err := n.openMaster(); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
-	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner}
+	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner, known: n.known}
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(n),
 	} {

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"tidemark/log"
+	"tidemark/log/logtest"
 	"tidemark/projections"
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
@@ -303,7 +304,7 @@ type diskCamera struct {
 	names  []string
 }
 
-func wrapCamera(c *diskCamera) vfs.FS { return errorfs.Wrap(c.fs, c) }
+func wrapCamera(c *diskCamera) vfs.FS { return errorfs.Wrap(logtest.SerialLocks(c.fs, &c.mu), c) }
 
 func (c *diskCamera) String() string { return "camera" }
 
@@ -329,7 +330,7 @@ func TestRebuildCrashes(t *testing.T) {
 	fs, want := offlineDisk(t, 250)
 	for i, percent := range []int{0, 50, 100} {
 		cam := &diskCamera{fs: crashed(fs), percent: percent, every: 7, rng: rand.New(rand.NewPCG(uint64(i), 9))}
-		r := newTestRebuild(errorfs.Wrap(cam.fs, cam))
+		r := newTestRebuild(wrapCamera(cam))
 		r.workers = 2
 		r.must(t)
 		resumed := 0

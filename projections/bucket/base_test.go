@@ -12,6 +12,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/log/logtest"
 )
 
 const (
@@ -184,7 +186,7 @@ func contentOf(t *testing.T, fs vfs.FS, name string) []byte {
 // and restoring again afterwards gives what it says.
 func TestP9_CrashWhileSealingAndRestoring(t *testing.T) {
 	cam := &snapshotter{fs: vfs.NewCrashableMem(), rng: rand.New(rand.NewPCG(6, 6))}
-	fs := errorfs.Wrap(takenLock{cam.fs, &cam.mu}, cam)
+	fs := errorfs.Wrap(logtest.SerialLocks(cam.fs, &cam.mu), cam)
 	s := openAt(t, fs, testViews)
 	want := make(map[uint64]string)
 	acked := []uint64{}

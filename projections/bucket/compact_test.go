@@ -16,6 +16,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/log/logtest"
 )
 
 // fill commits n checkpoints of one shard, each with random panes and marks of one block.
@@ -360,7 +362,7 @@ func (c *snapshotter) MaybeError(op errorfs.Op) error {
 // P3, P5: a crash at any operation while pieces are compacted and flushed leaves what was durable before, read as before.
 func TestP5_CrashWhileCompacting(t *testing.T) {
 	cam := &snapshotter{fs: vfs.NewCrashableMem(), rng: rand.New(rand.NewPCG(8, 8))}
-	s := open(t, errorfs.Wrap(takenLock{cam.fs, &cam.mu}, cam))
+	s := open(t, errorfs.Wrap(logtest.SerialLocks(cam.fs, &cam.mu), cam))
 	for b := range int64(6) {
 		fill(t, s, rand.New(rand.NewPCG(5, uint64(b))), Key{Stream: 3, Block: b}, int(b%2), uint64(1+10*b), 6)
 	}

@@ -23,26 +23,48 @@ var ErrCorruptPiece = errors.New("bucket: corrupt piece")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// item is one (series, end) of one source, as merging sees it.
+// item is one (series, end) of one source, as merging sees it. Items are collected by age: of two panes for one (ref, idx) the later
+// one wins.
 type item struct {
 	ref     uint64
-	order   uint32 // position in time: of two panes for one (ref, idx) the greater wins
 	idx     uint8
 	kind    kind
 	payload []byte
 }
 
-// sortItems orders by (ref, end, age).
-func sortItems(items []item) {
-	slices.SortFunc(items, func(a, b item) int {
-		if a.ref != b.ref {
-			return cmp.Compare(a.ref, b.ref)
-		}
-		if a.idx != b.idx {
-			return cmp.Compare(a.idx, b.idx)
-		}
-		return cmp.Compare(a.order, b.order)
-	})
+// sortItems orders by (ref, end, age); until then the age is the place. The result may be another slice.
+func sortItems(items []item) []item {
+	if slices.IsSortedFunc(items, byPlace) {
+		return items
+	}
+	least, most := items[0].ref, items[0].ref
+	for i := range items {
+		least, most = min(least, items[i].ref), max(most, items[i].ref)
+	}
+	const idxBits = 5 // of EndsPerBlock
+	ageBits := bits.Len(uint(len(items)))
+	if bits.Len64(most-least)+idxBits+ageBits > 64 {
+		slices.SortStableFunc(items, byPlace)
+		return items
+	}
+	// Numbers are sorted in a fraction of the time.
+	keys := make([]uint64, len(items))
+	for i := range items {
+		keys[i] = ((items[i].ref-least)<<idxBits|uint64(items[i].idx))<<ageBits | uint64(i)
+	}
+	slices.Sort(keys)
+	sorted := make([]item, len(items))
+	for i, k := range keys {
+		sorted[i] = items[k&(1<<ageBits-1)]
+	}
+	return sorted
+}
+
+func byPlace(a, b item) int {
+	if a.ref != b.ref {
+		return cmp.Compare(a.ref, b.ref)
+	}
+	return cmp.Compare(a.idx, b.idx)
 }
 
 // seriesItems is what a block holds of one series after merging: the newest panes, the marks that were not taken back, and where
@@ -94,9 +116,9 @@ func appendPiece(dst []byte, chunks []*chunk) []byte {
 	return appendItemsPiece(dst, items)
 }
 
-// appendItemsPiece encodes the newest of items, which it sorts.
+// appendItemsPiece encodes the newest of items, whose order it may change.
 func appendItemsPiece(dst []byte, items []item) []byte {
-	sortItems(items)
+	items = sortItems(items)
 	n := 0
 	for i := range items {
 		if i == 0 || items[i].ref != items[i-1].ref {
@@ -142,7 +164,7 @@ func seal(piece []byte) []byte {
 func (c *chunk) appendItems(items []item) []item {
 	for i := range c.entries {
 		e := &c.entries[i]
-		items = append(items, item{ref: e.ref, order: uint32(len(items)), idx: e.idx, kind: e.kind, payload: c.payload(e)})
+		items = append(items, item{ref: e.ref, idx: e.idx, kind: e.kind, payload: c.payload(e)})
 	}
 	return items
 }
@@ -261,7 +283,7 @@ func appendPieceItems(items []item, piece []byte) ([]item, error) {
 			if err != nil {
 				return items, err
 			}
-			items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), payload: p})
+			items = append(items, item{ref: r.ref, idx: uint8(bits.TrailingZeros32(rest)), payload: p})
 		}
 		// A mark that stands beside the healing is newer.
 		for _, more := range [...]struct {
@@ -269,7 +291,7 @@ func appendPieceItems(items []item, piece []byte) ([]item, error) {
 			kind kind
 		}{{r.healed, healed}, {r.incomplete, mark}} {
 			for rest := more.mask; rest != 0; rest &= rest - 1 {
-				items = append(items, item{ref: r.ref, order: uint32(len(items)), idx: uint8(bits.TrailingZeros32(rest)), kind: more.kind})
+				items = append(items, item{ref: r.ref, idx: uint8(bits.TrailingZeros32(rest)), kind: more.kind})
 			}
 		}
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/log/logtest"
 )
 
 const swapDir = "/data/views"
@@ -104,7 +106,7 @@ func TestP5_CrashInSwap(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := &disks{fs: base, percent: percent, rng: rand.New(rand.NewPCG(old, uint64(percent)))}
-			if err := rebuildAndSwap(errorfs.Wrap(takenLock{base, &d.mu}, d)); err != nil {
+			if err := rebuildAndSwap(errorfs.Wrap(logtest.SerialLocks(base, &d.mu), d)); err != nil {
 				t.Fatal(err)
 			}
 			d.images, d.ops = append(d.images, base.CrashClone(vfs.CrashCloneCfg{})), append(d.ops, "the end")
@@ -160,7 +162,7 @@ func settleAndCheck(t *testing.T, fs *vfs.MemFS, percent int, what string) uint6
 		t.Fatalf("%s: %v", what, err)
 	}
 	d := &disks{fs: fs.CrashClone(vfs.CrashCloneCfg{}), percent: percent, rng: rand.New(rand.NewPCG(1, 2))}
-	if err := Settle(swapDir, Options{FS: errorfs.Wrap(takenLock{d.fs, &d.mu}, d)}); err != nil {
+	if err := Settle(swapDir, Options{FS: errorfs.Wrap(logtest.SerialLocks(d.fs, &d.mu), d)}); err != nil {
 		t.Fatalf("%s: settle: %v", what, err)
 	}
 	for i, fs := range append(d.images, d.fs) {

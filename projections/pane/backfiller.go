@@ -282,7 +282,7 @@ func (b *Backfiller) advance(ctx context.Context, g *generation) (hurry bool, er
 	if g.until != 0 {
 		target = g.until
 	}
-	if err := b.fold(j, target, b.opts.Batch); err != nil {
+	if err := b.fold(ctx, j, target, b.opts.Batch); err != nil {
 		return false, err
 	}
 	if err := b.write(j, false); err != nil {
@@ -300,17 +300,9 @@ func (b *Backfiller) advance(ctx context.Context, g *generation) (hurry bool, er
 
 // load reads how far a generation came.
 func (b *Backfiller) load(g *generation) (*job, error) {
-	ev, err := b.history.NewReader(g.id).Next()
+	p, err := planAt(b.history, g.id)
 	if err != nil {
-		return nil, fmt.Errorf("read the plan: %w", err)
-	}
-	body, ok := ev.Body.(*log.Plan)
-	if !ok {
-		return nil, fmt.Errorf("event %d is no plan", g.id)
-	}
-	p, err := plan.Decode(body.Spec)
-	if err != nil {
-		return nil, fmt.Errorf("event %d: %w", g.id, err)
+		return nil, err
 	}
 	store, index := b.panes.store, b.panes.index
 	j := &job{gen: *g, sets: &foundLabels{sets: index}, recent: newRecentWrites(), cursor: g.from - 1, near: nearEvents, wrote: b.opts.Now()}
@@ -347,8 +339,25 @@ func (b *Backfiller) load(g *generation) (*job, error) {
 	return j, nil
 }
 
+// planAt reads the plan that an event put in force.
+func planAt(history History, seq log.Seq) (*plan.Plan, error) {
+	ev, err := history.NewReader(seq).Next()
+	if err != nil {
+		return nil, fmt.Errorf("read the plan: %w", err)
+	}
+	body, ok := ev.Body.(*log.Plan)
+	if !ok {
+		return nil, fmt.Errorf("event %d is no plan", seq)
+	}
+	p, err := plan.Decode(body.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("event %d: %w", seq, err)
+	}
+	return p, nil
+}
+
 // fold folds up to n events, none beyond through.
-func (b *Backfiller) fold(j *job, through log.Seq, n int) error {
+func (b *Backfiller) fold(ctx context.Context, j *job, through log.Seq, n int) error {
 	samples := uint64(0)
 	defer func() { j.meter.Observe(j.cursor, samples) }()
 	for ; n > 0 && j.cursor < through; n-- {
@@ -363,9 +372,13 @@ func (b *Backfiller) fold(j *job, through log.Seq, n int) error {
 			samples += uint64(len(w.Times))
 			err = j.admit(w, ev.Seq, b.panes.store)
 		}
+		var healing *Healing
+		if h, ok := ev.Body.(*log.Heal); ok && ev.Seq > j.gen.id && b.panes.opts.Heal != nil {
+			healing, err = b.panes.opts.Heal(ctx, *h)
+		}
 		if err == nil {
 			repeats := j.recent.judge([]*log.Event{ev})
-			_, err = j.shards.apply(ev, repeats != nil, nil)
+			_, err = j.shards.apply(ev, repeats != nil, healing)
 		}
 		if err = cmp.Or(j.sets.err(), err); err != nil {
 			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
@@ -520,7 +533,7 @@ func (b *Backfiller) tryHandOver(ctx context.Context, j *job) (taken <-chan stru
 		j.near = min(2*j.near, maxNear)
 		return nil, j.cursor, nil
 	}
-	if err := b.fold(j, to, int(j.near)); err != nil {
+	if err := b.fold(ctx, j, to, int(j.near)); err != nil {
 		return nil, 0, err
 	}
 	for _, s := range j.shards {

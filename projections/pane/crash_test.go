@@ -3,7 +3,6 @@ package pane
 import (
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"path"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
+	"tidemark/log/logtest"
 )
 
 // image is the disk after a crash, with the number of steps that had been acknowledged before it.
@@ -56,19 +56,6 @@ func (c *camera) MaybeError(op errorfs.Op) error {
 		op:    fmt.Sprintf("operation %d (%s), %d%% of unsynced data kept", c.ops, path.Base(op.Path), percent),
 	})
 	return nil
-}
-
-// takenLock locks under the camera's mutex: the file system in memory asks for a lock of its own twice while it locks, and would wait for
-// ever if an image were begun in between.
-type takenLock struct {
-	vfs.FS
-	cam *camera
-}
-
-func (f takenLock) Lock(name string) (io.Closer, error) {
-	f.cam.mu.Lock()
-	defer f.cam.mu.Unlock()
-	return f.FS.Lock(name)
 }
 
 // play feeds the steps one by one, checkpoints now and then, and stops and starts again in the middle. Where the camera is
@@ -139,7 +126,7 @@ func crashEverywhere(t *testing.T, seed uint64, h history) {
 		t.Fatal(err)
 	}
 	cam := &camera{fs: vfs.NewCrashableMem(), rng: rand.New(rand.NewPCG(seed, 2)), percent: []int{0, 50, 100}}
-	got, err := play(ctx, errorfs.Wrap(takenLock{cam.fs, cam}, cam), h, cam)
+	got, err := play(ctx, errorfs.Wrap(logtest.SerialLocks(cam.fs, &cam.mu), cam), h, cam)
 	if err != nil || got != want {
 		t.Fatalf("the run with the camera: %v\n got %s\nwant %s", err, got, want)
 	}

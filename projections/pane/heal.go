@@ -26,6 +26,9 @@ import (
 //
 // A heal reaches back to the state as of its From, which a base holds. A bucket that was beyond correction there already has lost
 // its raw samples for good, and stays as it is, with its mark.
+//
+// It reaches the streams that are planned when it comes, those of later generations too. A generation that is planned behind it folds
+// the same history and refuses what came too late there, until the next heal.
 
 // lateBucket names a bucket into which samples were refused.
 type lateBucket struct {
@@ -46,8 +49,8 @@ type lateSample struct {
 type Healing struct {
 	Plan    *plan.Plan // in force at the heal
 	Streams map[plan.StreamID]HealCounts
-	Beyond  []plan.StreamID        // of the plan, that a heal does not reach: they were added to it later, with their history
-	buckets [Shards][]healedBucket // by stream, series and end
+	Later   int                                 // generations beside the first that it reaches
+	buckets map[log.Seq]*[Shards][]healedBucket // of each generation that has some, the first being 0; by stream, series and end
 }
 
 // HealCounts says what a heal does to one stream.
@@ -113,16 +116,21 @@ func (s *Shard) heal(b *log.Heal, h *Healing) {
 		s.corrupt = fmt.Errorf("%w: heal at %d, and nothing is there to find what it changes", ErrUnsupportedEvent, s.seq)
 		return
 	}
-	for i := range h.buckets[s.id] {
-		hb := &h.buckets[s.id][i]
-		if x, ok := s.expired[hb.stream]; ok && hb.end <= x.through {
+	found := h.buckets[s.generation]
+	if found == nil {
+		return
+	}
+	for i := range found[s.id] {
+		hb := &found[s.id][i]
+		key := streamKey(hb.stream, s.generation)
+		if x, ok := s.expired[plan.StreamID(key)]; ok && hb.end <= x.through {
 			continue
 		}
 		block, pos := hb.grid.Locate(hb.end)
-		k := bucket.Key{Stream: uint64(hb.stream), Block: block}
+		k := bucket.Key{Stream: key, Block: block}
 		if hb.changed {
 			if x := s.stats[hb.experiment]; x != nil { // one that is retired does not return by it
-				s.publishedOne(x, hb.stream, hb.grid, hb.end)
+				s.publishedOne(x, plan.StreamID(key), hb.grid, hb.end)
 			}
 			s.table.Put(k, uint64(hb.ref), pos, func(dst []byte) []byte { return append(dst, hb.pane...) })
 		}
@@ -335,8 +343,16 @@ func foldBucket(sr *seriesState, st *stream, e int64, late []lateSample) []byte 
 
 // healing gathers what the second pass of one shard has found.
 func (h *shadow) healing(s *Shard, out *Healing) {
+	if len(h.found) == 0 {
+		return
+	}
+	all := out.buckets[s.generation]
+	if all == nil {
+		all = new([Shards][]healedBucket)
+		out.buckets[s.generation] = all
+	}
 	for _, hb := range h.found {
-		if x, ok := s.expired[hb.stream]; ok && hb.end <= x.through {
+		if x, ok := s.expired[plan.StreamID(streamKey(hb.stream, s.generation))]; ok && hb.end <= x.through {
 			continue
 		}
 		c := out.Streams[hb.stream]
@@ -349,9 +365,9 @@ func (h *shadow) healing(s *Shard, out *Healing) {
 			c.Marks++
 		}
 		out.Streams[hb.stream] = c
-		out.buckets[s.id] = append(out.buckets[s.id], *hb)
+		all[s.id] = append(all[s.id], *hb)
 	}
-	slices.SortFunc(out.buckets[s.id], func(a, b healedBucket) int {
+	slices.SortFunc(all[s.id], func(a, b healedBucket) int {
 		return cmp.Or(cmp.Compare(a.stream, b.stream), cmp.Compare(a.ref, b.ref), cmp.Compare(a.end, b.end))
 	})
 }

@@ -27,14 +27,14 @@ type History interface {
 // FindOptions of FindLate. The zero value is usable.
 type FindOptions struct {
 	Workers int                                        // default GOMAXPROCS; what is found does not depend on it
-	Observe func(pass int, at log.Seq, samples uint64) // called after each batch, with the samples in it; pass is 1 or 2; may be nil
+	Observe func(pass int, at log.Seq, samples uint64) // called after each batch, with the samples in it; pass is from 1; may be nil
 }
 
 // FindLate finds what a heal changes: what the fold has refused as late, and what the buckets are with it. It folds the events
 // twice from base on, the views as of an event that is not after h.From; nil: from the first event. The first pass collects the refused
 // samples, the second has only the series that they belong to and folds their buckets with them in place. So beside the state of
-// the fold, memory grows with the late samples, and by a record for each series that has stopped. The label sets must be those of
-// every series that the events name.
+// the fold, memory grows with the late samples, and by a record for each series that has stopped. Two more passes follow for each
+// later generation, or one if nothing of it is late. The label sets must be those of every series that the events name.
 func FindLate(ctx context.Context, history History, sets LabelSets, base *bucket.Store, h log.Heal, opts FindOptions) (*Healing, error) {
 	if opts.Workers <= 0 {
 		opts.Workers = runtime.GOMAXPROCS(0)
@@ -43,48 +43,81 @@ func FindLate(ctx context.Context, history History, sets LabelSets, base *bucket
 	if opts.Observe == nil {
 		opts.Observe = func(int, log.Seq, uint64) {}
 	}
-	out := &Healing{Streams: make(map[plan.StreamID]HealCounts)}
-	first, err := newFinder(sets, base, func(int) *shadow { return newShadow() })
+	s := &search{
+		history: history, sets: sets, base: base, heal: h, opts: opts,
+		out: &Healing{Streams: make(map[plan.StreamID]HealCounts), buckets: make(map[log.Seq]*[Shards][]healedBucket)},
+	}
+	ended, err := s.look(ctx, generation{})
 	if err != nil {
 		return nil, err
 	}
-	if err := first.run(ctx, history, h, 1, opts); err != nil {
-		return nil, err
-	}
-	var seconds [Shards]*shadow
-	late := false
-	out.Plan = first.shards[0].plan
-	for _, st := range out.Plan.Streams {
-		if first.shards[0].planned(st.ID) != nil {
-			out.Beyond = append(out.Beyond, st.ID)
+	s.out.Plan = ended.plan
+	for _, gen := range ended.generations {
+		if gen.until != 0 {
+			continue
+		}
+		s.out.Later++
+		if _, err := s.look(ctx, gen); err != nil {
+			return nil, fmt.Errorf("streams planned at %d: %w", gen.id, err)
 		}
 	}
-	for id, s := range first.shards {
-		s.shadow.lost(out)
-		seconds[id] = s.shadow.second()
+	return s.out, nil
+}
+
+// search is one call of FindLate.
+type search struct {
+	history History
+	sets    LabelSets
+	base    *bucket.Store
+	heal    log.Heal
+	opts    FindOptions
+	passes  int
+	out     *Healing
+}
+
+// look finds what a heal changes in one generation; the zero value is the first. It returns a shard of it as of the heal.
+func (s *search) look(ctx context.Context, gen generation) (*Shard, error) {
+	first, err := s.pass(ctx, gen, func(int) *shadow { return newShadow() })
+	if err != nil {
+		return nil, err
+	}
+	ended := first.shards[0]
+	var seconds [Shards]*shadow
+	late := false
+	for id, sh := range first.shards {
+		sh.shadow.lost(s.out)
+		seconds[id] = sh.shadow.second()
 		late = late || seconds[id] != nil
 		first.shards[id] = nil // what it held is not needed beside the second pass
 	}
 	if !late {
-		return out, nil
+		return ended, nil
 	}
-	second, err := newFinder(sets, base, func(id int) *shadow { return seconds[id] })
+	second, err := s.pass(ctx, gen, func(id int) *shadow { return seconds[id] })
 	if err != nil {
 		return nil, err
 	}
-	if err := second.run(ctx, history, h, 2, opts); err != nil {
-		return nil, err
-	}
-	for _, s := range second.shards {
-		if s != nil {
-			s.shadow.healing(s, out)
+	for _, sh := range second.shards {
+		if sh != nil {
+			sh.shadow.healing(sh, s.out)
 		}
 	}
-	return out, nil
+	return ended, nil
+}
+
+func (s *search) pass(ctx context.Context, gen generation, shadowOf func(int) *shadow) (*finder, error) {
+	s.passes++
+	f, err := s.newFinder(gen, shadowOf)
+	if err != nil {
+		return nil, err
+	}
+	return f, f.run(ctx, s.history, s.heal, s.passes, s.opts)
 }
 
 // finder is one pass.
 type finder struct {
+	gen    generation
+	live   bool           // the fold of the base had taken the generation over
 	shards [Shards]*Shard // nil: of no interest
 	base   *bucket.Store
 	sets   *foundLabels
@@ -95,39 +128,91 @@ type finder struct {
 }
 
 // newFinder restores the shards that have a shadow.
-func newFinder(sets LabelSets, base *bucket.Store, shadowOf func(int) *shadow) (*finder, error) {
-	ls := &foundLabels{sets: sets}
-	f := &finder{recent: newRecentWrites(), base: base, sets: ls}
+func (s *search) newFinder(gen generation, shadowOf func(int) *shadow) (*finder, error) {
+	f := &finder{gen: gen, base: s.base, sets: &foundLabels{sets: s.sets}}
+	start := f.firstShard
+	if gen.id != 0 {
+		start = s.laterShards(f)
+	}
 	for id := range Shards {
-		s := NewShard(id, ls)
-		if base != nil {
-			_, state, ok, err := base.State(id)
-			if err == nil && ok {
-				s, err = DecodeShard(id, ls, state)
-			}
-			if err = cmp.Or(ls.err(), err); err != nil {
-				return nil, fmt.Errorf("base: shard %d: %w", id, err)
-			}
+		sh, err := start(id)
+		if err = cmp.Or(f.sets.err(), err); err != nil {
+			return nil, fmt.Errorf("base: shard %d: %w", id, err)
 		}
-		if id == 0 || s.seq < f.at {
-			f.at = s.seq
+		if id == 0 || sh.seq < f.at {
+			f.at = sh.seq
 		}
-		f.newest = max(f.newest, s.seq)
-		if s.shadow = shadowOf(id); s.shadow != nil {
-			f.shards[id] = s
+		f.newest = max(f.newest, sh.seq)
+		if sh.shadow = shadowOf(id); sh.shadow != nil {
+			f.shards[id] = sh
 		}
 	}
-	if base == nil {
-		return f, nil
+	return f, f.recall()
+}
+
+// firstShard returns a shard of the first generation as the base has it.
+func (f *finder) firstShard(id int) (*Shard, error) {
+	if f.base == nil {
+		return NewShard(id, f.sets), nil
 	}
-	var err error
-	f.recent, err = restoreRecent(base, f.at)
-	return f, err
+	_, state, ok, err := f.base.State(id)
+	if err != nil || !ok {
+		return NewShard(id, f.sets), err
+	}
+	return DecodeShard(id, f.sets, state)
+}
+
+// laterShards returns what returns the shards of a later generation: as the base has them, or before their first event.
+func (s *search) laterShards(f *finder) func(int) (*Shard, error) {
+	var began *plan.Plan
+	f.live = f.base != nil
+	return func(id int) (*Shard, error) {
+		if f.base != nil {
+			seq, state, ok, err := f.base.GenerationState(uint64(f.gen.id), id)
+			if err != nil {
+				return nil, err
+			}
+			first, _, _, err := f.base.State(id)
+			if err != nil {
+				return nil, err
+			}
+			f.live = f.live && ok && seq == first
+			if ok {
+				return decodeGenerationShard(id, f.sets, f.gen.id, seq, state)
+			}
+		}
+		if began == nil {
+			p, err := planAt(s.history, f.gen.id)
+			if err != nil {
+				return nil, err
+			}
+			began = p
+		}
+		return newGenerationShard(id, f.sets, &f.gen, began)
+	}
+}
+
+// recall restores which writes are remembered where the pass begins.
+func (f *finder) recall() (err error) {
+	f.recent = newRecentWrites()
+	if f.base == nil {
+		return nil
+	}
+	if f.gen.id != 0 && !f.live { // it is folded on from where the fold in the background had come, or from its first event
+		at, note, ok, err := f.base.GenerationNote(uint64(f.gen.id))
+		if err != nil || !ok {
+			return err
+		}
+		f.at = log.Seq(at)
+		return f.recent.decode(note, f.at)
+	}
+	f.recent, err = restoreRecent(f.base, f.at)
+	return err
 }
 
 // run folds the events up to the end of the heal.
 func (f *finder) run(ctx context.Context, history History, h log.Heal, pass int, opts FindOptions) error {
-	if f.newest > h.From {
+	if f.gen.id == 0 && f.newest > h.From { // nothing of a base reflects more than its own shards
 		return fmt.Errorf("the heal begins behind sequence %d, and the base reflects %d already", h.From, f.newest)
 	}
 	groups := make([]group, opts.Workers)
@@ -186,7 +271,7 @@ func (f *finder) applyBatch(g *group, events []*log.Event, repeats []log.Seq) er
 		if err := f.admit(g, ev); err != nil {
 			return err
 		}
-		_, err := g.apply(ev, repeats != nil && repeats[i] > 0, nil)
+		_, err := g.apply(ev, repeats != nil && repeats[i] >= max(f.gen.from, 1), nil)
 		if err = cmp.Or(f.sets.err(), err); err != nil {
 			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
 		}
@@ -214,7 +299,7 @@ func (f *finder) admit(g *group, ev *log.Event) error {
 		if f.base == nil {
 			continue
 		}
-		e, ok, err := f.base.Evicted(uint64(ref))
+		e, ok, err := f.base.EvictedOf(uint64(f.gen.id), uint64(ref))
 		if err != nil {
 			return err
 		}

@@ -159,7 +159,7 @@ func (w *worker) apply(ev *log.Event, earlier log.Seq, healing *Healing) (closed
 		return closed, err
 	}
 	for _, h := range w.hosted {
-		n, err := h.shards.apply(ev, earlier >= h.from, nil)
+		n, err := h.shards.apply(ev, earlier >= h.from, healing)
 		if err != nil {
 			return closed, fmt.Errorf("streams planned at %d: %w", h.id, err)
 		}
