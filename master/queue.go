@@ -15,17 +15,18 @@ import (
 // ErrUnknownTask says that there is no such task, or not any more.
 var ErrUnknownTask = errors.New("no such task")
 
-// Enqueue queues a task for an experiment, which must have been seen (ErrUnknown). If one of the kind is queued or running for it, that
-// one is returned, and created is false (M8). A person's request bypasses cooldowns.
+// Enqueue queues a task for an experiment, which must have been seen (ErrUnknown). If one of the kind is queued or running for it, or the
+// last one found nothing to do and nothing has changed since, that one is returned, and created is false (M8). A person's request
+// bypasses cooldowns.
 func (m *Master) Enqueue(ctx context.Context, kind log.TaskKind, name string) (task *Task, created bool, err error) {
-	if err := m.seen(ctx, name); err != nil {
+	if err := m.Seen(ctx, name); err != nil {
 		return nil, false, err
 	}
 	return m.enqueue(ctx, target{kind, name}, "", true)
 }
 
-// seen says whether an experiment was ever seen.
-func (m *Master) seen(ctx context.Context, name string) error {
+// Seen returns nil if an experiment was ever seen, and ErrUnknown if it was not.
+func (m *Master) Seen(ctx context.Context, name string) error {
 	if m.snap.Load().row(name) != nil || m.fold.knownOf(name).version > 0 {
 		return nil
 	}
@@ -47,6 +48,9 @@ func (m *Master) enqueue(ctx context.Context, at target, options string, manual 
 	if t := m.fold.liveTask(at); t != nil {
 		return t, false, nil
 	}
+	if t := m.idle(ctx, at, options); t != nil {
+		return t, false, nil
+	}
 	id, err := ulid.New(ulid.Timestamp(m.opts.Now()), rand.Reader)
 	if err != nil {
 		return nil, false, fmt.Errorf("make an id: %w", err)
@@ -60,6 +64,38 @@ func (m *Master) enqueue(ctx context.Context, at target, options string, manual 
 	}
 	t, err := m.Task(id)
 	return t, true, err
+}
+
+// idle returns the task that found nothing to do for a target, as long as the same work would find nothing again; nil if there is none.
+func (m *Master) idle(ctx context.Context, at target, options string) *Task {
+	t, unchanged := m.fold.lastNoop(at)
+	if t == nil || unchanged.options != options {
+		return nil
+	}
+	row, err := m.observe(ctx, at.name)
+	if err != nil || row == nil || row.Version != unchanged.version {
+		return nil
+	}
+	return t
+}
+
+// lastNoop returns the task that last changed nothing for a target, if it is remembered and still in the history.
+func (f *Fold) lastNoop(at target) (*Task, noop) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	unchanged := f.tasks.noops[at]
+	if unchanged.version == 0 {
+		return nil, unchanged
+	}
+	for _, t := range slices.Backward(f.tasks.ended) {
+		if t.target() == at {
+			if t.State == TaskDone && t.Unchanged {
+				return t, unchanged
+			}
+			break
+		}
+	}
+	return nil, unchanged
 }
 
 // liveTask returns the task for a target that is queued or running; nil if there is none.

@@ -154,6 +154,15 @@ func TestM8_CompactionRunsAndIsRemembered(t *testing.T) {
 	if remembered.version != row.Version {
 		t.Fatalf("%+v", remembered)
 	}
+	// Whoever asks again gets the same task, which says that there was nothing to do. Seen to fail without the call of idle in enqueue.
+	head := r.events.Head()
+	again, created, err := r.master.Enqueue(r.ctx(), log.TaskCompact, "a")
+	if err != nil || created || again.ID != task.ID || r.events.Head() != head {
+		t.Fatalf("asked again: %+v, %v, %v", again, created, err)
+	}
+	if _, created, err := r.master.Enqueue(r.ctx(), log.TaskRescan, "a"); err != nil || !created {
+		t.Fatalf("another kind: %v, %v", created, err)
+	}
 	// A sweep that would find it is not fooled into the same again, until something changes.
 	load := []Load{{Name: "a", Corrections: 16}}
 	if res, err := r.master.sweep(r.ctx(), log.TaskCompact, 0, load); err != nil || res.Unchanged != 1 || res.Queued != 0 {

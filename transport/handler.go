@@ -62,6 +62,7 @@ func (d *Deps) validate() error {
 type Options struct {
 	Upstream         api.Forwarder             // where queries go that panes cannot answer; nil: they are errors
 	Copy             api.Copy                  // the exact copy that the engine has; nil: none
+	Recorded         api.Recorded              // lists what is recorded; nil: nothing is
 	Exemplars        storage.ExemplarQueryable // nil: none are kept
 	QueryLog         *api.QueryLog             // nil: none is kept
 	Read             api.ChunkCopy             // the exact copy, for remote read; nil: /api/v1/read is not there
@@ -128,7 +129,7 @@ func NewHandler(d Deps, o Options) (*Handler, error) {
 		return nil, err
 	}
 	queries, err := api.New(d.Engine, d.Series, api.Options{
-		Upstream: o.Upstream, Copy: o.Copy, Exemplars: o.Exemplars, Log: o.QueryLog, Lookback: o.Lookback, QueryTimeout: o.QueryTimeout, Now: o.Now, Registerer: d.Registerer,
+		Upstream: o.Upstream, Copy: o.Copy, Recorded: o.Recorded, Exemplars: o.Exemplars, Log: o.QueryLog, Lookback: o.Lookback, QueryTimeout: o.QueryTimeout, Now: o.Now, Registerer: d.Registerer,
 	})
 	if err != nil {
 		return nil, err

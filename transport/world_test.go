@@ -126,16 +126,16 @@ func (x index) found(sets [][]*labels.Matcher) []labels.Labels {
 	return out
 }
 
-func (x index) Series(_ context.Context, sets [][]*labels.Matcher, limit int) ([]labels.Labels, error) {
+func (x index) Series(_ context.Context, sets [][]*labels.Matcher, limit int) ([]labels.Labels, bool, error) {
 	out := x.found(sets)
-	return out[:min(limit, len(out))], nil
+	return out[:min(limit, len(out))], false, nil
 }
 
-func (x index) LabelNames(_ context.Context, sets [][]*labels.Matcher, limit int) ([]string, error) {
+func (x index) LabelNames(_ context.Context, sets [][]*labels.Matcher, limit int) ([]string, bool, error) {
 	return x.distinct(sets, limit, func(l labels.Label) string { return l.Name })
 }
 
-func (x index) LabelValues(_ context.Context, name string, sets [][]*labels.Matcher, limit int) ([]string, error) {
+func (x index) LabelValues(_ context.Context, name string, sets [][]*labels.Matcher, limit int) ([]string, bool, error) {
 	return x.distinct(sets, limit, func(l labels.Label) string {
 		if l.Name != name {
 			return ""
@@ -144,7 +144,7 @@ func (x index) LabelValues(_ context.Context, name string, sets [][]*labels.Matc
 	})
 }
 
-func (x index) distinct(sets [][]*labels.Matcher, limit int, of func(labels.Label) string) ([]string, error) {
+func (x index) distinct(sets [][]*labels.Matcher, limit int, of func(labels.Label) string) ([]string, bool, error) {
 	var out []string
 	for _, ls := range x.found(sets) {
 		ls.Range(func(l labels.Label) {
@@ -155,7 +155,7 @@ func (x index) distinct(sets [][]*labels.Matcher, limit int, of func(labels.Labe
 	}
 	slices.Sort(out)
 	out = slices.Compact(out)
-	return out[:min(limit, len(out))], nil
+	return out[:min(limit, len(out))], false, nil
 }
 
 // newWorld starts a service. m{i="a"} and m{i="b"} have a sample every minute of the two hours before now and one at 0;

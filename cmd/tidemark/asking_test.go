@@ -85,7 +85,7 @@ func (v *hosted) instant(expr string, at int64) answered {
 	return v.query(oracle.Query{Expr: expr, Start: at})
 }
 
-func decodeAnswer(t *testing.T, code int, header http.Header, body []byte) answered {
+func decodeAnswer(t testing.TB, code int, header http.Header, body []byte) answered {
 	t.Helper()
 	var in struct {
 		Status, ErrorType, Error string

@@ -17,6 +17,7 @@ type barrier struct {
 	events *log.Log
 	panes  *pane.Projection
 	runner *projections.Runner
+	known  func(ctx context.Context, experiment string) (bool, error)
 	recent recentBarriers
 }
 
@@ -31,8 +32,39 @@ func (b *barrier) Watermark(ctx context.Context, w log.Watermark) (api.BarrierRe
 		if err != nil {
 			return api.BarrierResult{}, err
 		}
-		return b.wait(ctx, seq)
+		res, err := b.wait(ctx, seq)
+		if err != nil {
+			return res, err
+		}
+		res.Warnings = append(b.warnings(ctx, &w, &res), res.Warnings...)
+		return res, nil
 	})
+}
+
+// maxWarned bounds what a warning repeats of an experiment's name, in bytes.
+const maxWarned = 200
+
+// warnings says what a producer may not have meant by a watermark that was applied.
+func (b *barrier) warnings(ctx context.Context, w *log.Watermark, res *api.BarrierResult) (out []string) {
+	if res.CompleteThrough != math.MinInt64 && w.Time > res.CompleteThrough {
+		out = append(out, fmt.Sprintf("time_ms=%d is farther ahead of now than --write.max-future: what was open up to it is closed, and complete is what ends at or before %d",
+			w.Time, res.CompleteThrough))
+	}
+	if !w.Scoped {
+		return out
+	}
+	// What it closed says that there was something. A name that nobody can look up now is not called unknown.
+	if res.ClosedBuckets > 0 {
+		return out
+	}
+	if known, err := b.known(ctx, w.Experiment); err == nil && !known {
+		name := w.Experiment
+		if len(name) > maxWarned {
+			name = name[:maxWarned] + "…"
+		}
+		out = append(out, fmt.Sprintf("no experiment %q is known: no sample with this name was written before the watermark, so it has closed nothing", name))
+	}
+	return out
 }
 
 // Drain implements api.Barrier.

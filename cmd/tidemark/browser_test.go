@@ -196,6 +196,19 @@ func (w *walk) experiment(t *testing.T) {
 		w.do(`document.querySelector('table.experiments a.name').click()`)
 		w.until("its screen: "+name, fmt.Sprintf(`document.querySelector('h1').innerText === %q && document.querySelector('.tiles')`, name))
 	}
+	// One that no scan has seen yet is there, with its numbers, and without an error in the place of its history.
+	w.write(remotewrite.Series{
+		Labels: labels.FromStrings("__name__", "unplanned", "experiment", "just begun"), Samples: []remotewrite.Sample{{Time: now, Value: 1}},
+	})
+	w.open("#/experiments?search=just")
+	w.says("Nothing has this in its name", "What was written since the last scan is not listed yet")
+	w.open("#/experiment/just%20begun")
+	w.says("Not scanned yet", "No history yet", "1 accepted")
+	w.until("nothing is called an error", `!document.querySelector('.note.bad')`)
+	w.shots("experiment-unscanned")
+	w.press("main", "Rescan")
+	w.says("Read anew as of log position")
+	w.until("it is in the table", `!document.body.innerText.includes('Not scanned yet')`)
 	w.open("#/experiment/never%20heard%20of")
 	w.says("This experiment was never seen")
 	w.shots("experiment-unknown")
@@ -273,7 +286,7 @@ func (w *walk) query(t *testing.T) {
 	w.until("the graph is there again", `document.querySelector('.chart canvas') && !location.hash.includes('mode=')`)
 	w.press(".query-controls", "Explain")
 	w.says("How it is answered", "avg_over_time(training_loss[1m])", "4 a window")
-	w.shots("query-explain")
+	w.explainTree(t)
 
 	w.open("#/query?expr=" + "sum%28&mode=table")
 	w.says("The expression cannot be read")
@@ -282,6 +295,39 @@ func (w *walk) query(t *testing.T) {
 	w.shots("query-error")
 	w.open("#/query?expr=vector(1)%20%3E%202&mode=table")
 	w.says("No series")
+}
+
+// explainTree walks the tree of an expression by keyboard and by mouse: each node says what answers it, and one that nothing answers why,
+// and what would.
+func (w *walk) explainTree(t *testing.T) {
+	const items = `[...document.querySelectorAll('[role=tree] [role=treeitem]')]`
+	focused := func(what string, is string) {
+		t.Helper()
+		w.until(what, fmt.Sprintf(`(() => { const e = document.activeElement; return e.getAttribute('role') === 'treeitem' && (%s); })()`, is))
+	}
+	w.until("there are two nodes", items+`.length === 2 && `+items+`[0].innerText.includes('aggregation, by the engine')`)
+	w.until("both say what they are read from", items+`.every((e) => [...e.querySelector('.tree-row').querySelectorAll('.badge')].some((b) => b.innerText === 'panes'))`)
+	w.do(items + `[0].focus()`)
+	w.keys(kb.ArrowRight)
+	focused("right goes in", `e.getAttribute('aria-level') === '2' && e.innerText.includes('4 a window')`)
+	w.keys(kb.ArrowLeft)
+	focused("left closes", `e.getAttribute('aria-expanded') === 'false' && !document.body.innerText.includes('4 a window')`)
+	w.keys(kb.ArrowLeft)
+	focused("left goes out", `e.getAttribute('aria-level') === '1'`)
+	w.keys(kb.End)
+	w.strike("Enter", "\r", 13)
+	focused("enter opens", `e.getAttribute('aria-expanded') === 'true' && e.innerText.includes('4 a window')`)
+	w.do(items + `[0].querySelector('.tree-row').click()`)
+	w.until("a click closes", items+`.length === 1`)
+	w.do(items + `[0].querySelector('.tree-row').click()`)
+	w.until("a click opens", items+`.length === 2`)
+	w.shots("query-explain")
+
+	w.open("#/query?mode=explain&expr=" + url.QueryEscape(`sum(avg_over_time(training_loss[1m])) / 2 + scalar(max(max_over_time(unplanned{experiment!~"run-00.*"}[5m])))`))
+	w.says("1 of 2 parts cannot be answered from panes", "no_materialization", "no answer", "No materialization covers it",
+		"To have it answered from panes, add to tidemark.yml", "max_over_time(unplanned{experiment!~\"run-00.*\"}[5m])")
+	w.until("a constant is read from nothing", items+`.some((e) => e.querySelector('.tree-kind').innerText === 'constant' && !e.querySelector('.badge'))`)
+	w.shots("query-explain-missing")
 }
 
 // completion offers names while they are typed, and takes one with the keyboard alone.
@@ -310,7 +356,7 @@ func (w *walk) completion(t *testing.T) {
 // log shows how far the log is, and a barrier called there closes what was open.
 func (w *walk) log(t *testing.T) {
 	w.open("#/log")
-	w.says("Log and projections", "following", "checkpoint of pane", "Recent barriers and drains")
+	w.says("Log and projections", "following", "checkpoint of pane", "Recent barriers and drains", "Limits", "Series of an experiment", "1,000,000", "Of them, one client", "50 %")
 	before := w.frontier()
 	w.press("main", "Barrier now…")
 	w.until("it asks", `document.querySelector('dialog[open]')`)

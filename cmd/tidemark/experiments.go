@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -183,28 +185,42 @@ type askedReader struct{ n *node }
 
 // Fresh implements api.ExperimentReader.
 func (r askedReader) Fresh(ctx context.Context, name string) (*master.Row, error) {
-	r.catchUp(ctx)
-	return r.n.master.Fresh(ctx, name)
+	behind := r.catchUp(ctx)
+	row, err := r.n.master.Fresh(ctx, name)
+	if errors.Is(err, master.ErrUnknown) && behind != nil {
+		// It may have been written to; what was not looked at is not denied.
+		return nil, api.Unavailable(1, fmt.Sprintf("whether there is such an experiment is not known yet: the panes are behind the log: %v", behind))
+	}
+	return row, err
 }
 
 // Rescan implements api.ExperimentReader.
 func (r askedReader) Rescan(ctx context.Context, name string) (*master.Row, error) {
-	r.catchUp(ctx)
+	_ = r.catchUp(ctx)
 	return r.n.master.Rescan(ctx, name)
 }
 
 // Round implements api.ExperimentReader.
 func (r askedReader) Round(ctx context.Context) (master.RoundResult, error) {
-	r.catchUp(ctx)
+	_ = r.catchUp(ctx)
 	return r.n.master.Round(ctx)
 }
 
-// catchUp waits for the panes to fold what the log holds now. Panes that have stopped or lag are no error here: what they have
-// folded is read.
-func (r askedReader) catchUp(ctx context.Context) {
+// catchUp waits for the panes to fold what the log holds now. Where they have stopped or lag it says so, and what they have folded can be
+// read all the same.
+func (r askedReader) catchUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, laggingAfter)
 	defer cancel()
-	_ = r.n.runner.Wait(ctx, r.n.events.Head())
+	return r.n.runner.Wait(ctx, r.n.events.Head())
+}
+
+// known says whether an experiment was ever seen, for whoever names one in a barrier.
+func (n *node) known(ctx context.Context, name string) (bool, error) {
+	err := n.master.Seen(ctx, name)
+	if errors.Is(err, master.ErrUnknown) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // tasks are the routes about tasks.

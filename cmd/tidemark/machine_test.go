@@ -39,7 +39,7 @@ func wipeable(t *testing.T, s setup) setup {
 	return s.onto(t, vfs.NewCrashableMem())
 }
 
-func (s setup) onto(t *testing.T, fs vfs.FS) setup {
+func (s setup) onto(t testing.TB, fs vfs.FS) setup {
 	t.Helper()
 	if err := fs.MkdirAll(filepath.Join(s.dir, "data"), 0o755); err != nil {
 		t.Fatal(err)

@@ -58,6 +58,8 @@ func (n *node) Materializations(ctx context.Context) ([]api.Materialization, err
 			Name: m.Name, Expr: m.Expr, Layout: m.Layout, State: stateServing, LagEvents: int64(n.events.Head() - applied),
 			Every: model.Duration(time.Duration(m.EveryMillis) * time.Millisecond).String(),
 		}
+		used := n.engine.Uses(m.Name)
+		row.Hits, row.Misses = used.Hits, used.Misses
 		if m.Layout == plan.LayoutFullWindow && n.recorder.Recording(p, m) {
 			row.State = stateReady
 		}

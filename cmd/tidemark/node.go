@@ -25,6 +25,7 @@ import (
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
 	"tidemark/projections/plan"
+	"tidemark/projections/query"
 	"tidemark/projections/series"
 	"tidemark/projections/window"
 	"tidemark/transport/api"
@@ -68,6 +69,7 @@ type node struct {
 	census  *census
 	ballast *ballast
 
+	engine   *query.Engine    // set by recordWindows
 	recorder *window.Recorder // set by recordWindows
 	queryLog *api.QueryLog
 
@@ -156,7 +158,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	if err := n.openMaster(); err != nil {
 		return nil, errors.Join(err, n.close())
 	}
-	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner}
+	n.barrier = &barrier{gate: n.gate, events: n.events, panes: n.panes, runner: n.runner, known: n.known}
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(n),
 	} {
@@ -244,6 +246,12 @@ func (n *node) openViews() error {
 	if err := n.index.Load(n.events.Dictionary()); err != nil {
 		return err
 	}
+	n.index.Shade(func() []string {
+		if p := n.panes.Plan(); p != nil {
+			return p.Names()
+		}
+		return nil
+	})
 	// A rebuild may have been cut off while it put its views in place.
 	if err := bucket.Settle(n.viewsPath(), bucket.Options{FS: n.flags.around.viewsDisk()}); err != nil {
 		return err

@@ -470,8 +470,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	var exact query.Exact
 	if n.copy != nil {
 		exact = n.copy.samples
-		opts.Read, opts.ReadLimits = n.copy.samples, api.ReadLimits{Samples: f.readSamples, Concurrency: f.readConcurrency, FrameBytes: f.readFrame}
-		opts.Copy, opts.Exemplars, opts.TSDB, opts.Metadata = n.copy.samples, n.copy.samples, n.copy.cardinality, n.copy.samples
+		opts.Exemplars, opts.TSDB, opts.Metadata = n.copy.samples, n.copy.cardinality, n.copy.samples
 	}
 	engine := query.New(n.panes, query.Options{
 		Exact: exact, Live: n.answersLive, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,
@@ -481,7 +480,12 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	if err := n.recordWindows(engine); err != nil {
 		return nil, err
 	}
-	opts.Explain = engine
+	opts.Explain, opts.Recorded = engine, engine
+	if n.copy != nil {
+		all := engine.Everything(n.copy.samples)
+		opts.Copy, opts.Read = all, all
+		opts.ReadLimits = api.ReadLimits{Samples: f.readSamples, Concurrency: f.readConcurrency, FrameBytes: f.readFrame}
+	}
 	return transport.NewHandler(transport.Deps{
 		Engine: engine, Series: n.index, Barrier: n.barrier, Readiness: n, Replay: n, Write: write,
 		Gatherer: n.registry, Registerer: prometheus.WrapRegistererWith(nil, n.registry),

@@ -37,7 +37,7 @@ type setup struct {
 
 // hosted is the whole service on a loopback port, with everything that `tidemark serve` runs.
 type hosted struct {
-	t     *testing.T
+	t     testing.TB
 	setup setup
 	node  *node
 	base  string
@@ -50,7 +50,7 @@ type hosted struct {
 }
 
 // openService starts a service, or returns why it does not start. Nothing is ready when it returns.
-func openService(t *testing.T, s setup) (*hosted, error) {
+func openService(t testing.TB, s setup) (*hosted, error) {
 	t.Helper()
 	if s.dir == "" {
 		s.dir = t.TempDir()
@@ -113,7 +113,7 @@ func openService(t *testing.T, s setup) (*hosted, error) {
 }
 
 // startService starts a service and waits until it is ready.
-func startService(t *testing.T, s setup) *hosted {
+func startService(t testing.TB, s setup) *hosted {
 	t.Helper()
 	v, err := openService(t, s)
 	if err != nil {
@@ -212,7 +212,7 @@ type sent struct {
 }
 
 // batch groups samples by series, each series where it comes first, and keeps their order.
-func batch(t *testing.T, samples ...sent) []remotewrite.Series {
+func batch(t testing.TB, samples ...sent) []remotewrite.Series {
 	t.Helper()
 	var out []remotewrite.Series
 	at := map[string]int{}

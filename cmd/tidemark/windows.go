@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/model"
@@ -16,6 +18,7 @@ import (
 
 // recordWindows makes the recorder of the node, which evaluates with the engine that answers queries.
 func (n *node) recordWindows(engine *query.Engine) error {
+	n.engine = engine
 	n.recorder = window.New(n.panes, engine, n.windows, window.Options{Logger: n.logger, Now: n.flags.around.time})
 	if err := n.registry.Register(newWindowCollector(n)); err != nil {
 		return fmt.Errorf("metrics: %w", err)
@@ -36,8 +39,12 @@ func (n *node) runRecorder(ctx context.Context) error {
 
 // RuleGroups implements api.RuleLister: the rules of the rule files, and the materializations that are recorded per step, as a group of
 // the configuration file.
-func (n *node) RuleGroups(context.Context) ([]api.RuleGroup, error) {
+func (n *node) RuleGroups(ctx context.Context) ([]api.RuleGroup, error) {
 	c := n.current.Load()
+	dates, err := n.dates(ctx, c.plan)
+	if err != nil {
+		return nil, err
+	}
 	var groups []api.RuleGroup
 	layouts := make(map[string]string, len(c.plan.Materializations))
 	for i := range c.plan.Materializations {
@@ -52,6 +59,13 @@ func (n *node) RuleGroups(context.Context) ([]api.RuleGroup, error) {
 			r.Health, r.LastError = api.RuleErr, f.Reasons[0]
 		}
 		g := &groups[len(groups)-1]
+		if e, ok := dates[f.Materialization]; ok && len(f.Reasons) == 0 {
+			r.LastEvaluation, r.EvaluationTime = e.At, e.Took.Seconds()
+			g.EvaluationTime += r.EvaluationTime
+			if g.LastEvaluation.Before(e.At) {
+				g.LastEvaluation = e.At
+			}
+		}
 		g.Rules = append(g.Rules, r)
 	}
 	for i := range c.report.Entries {
@@ -63,6 +77,41 @@ func (n *node) RuleGroups(context.Context) ([]api.RuleGroup, error) {
 		add(&c.report.Rules[i], c.report.Rules[i].Group)
 	}
 	return groups, nil
+}
+
+// dates says when each materialization of a plan, by its name, was evaluated last, and for how long: when its newest steps were recorded;
+// or, where that was before this process or it is evaluated when it is read, up to when its windows are published, which took no time of
+// its own. One of which nothing is published has none.
+func (n *node) dates(ctx context.Context, p *plan.Plan) (map[string]window.Evaluation, error) {
+	if n.recorder == nil {
+		return nil, nil
+	}
+	_, states, _, err := n.panes.Streams(ctx)
+	if err != nil {
+		return nil, err
+	}
+	frontiers := make(map[plan.StreamID]int64, len(states))
+	for i := range states {
+		frontiers[states[i].ID] = states[i].Frontier
+	}
+	out := make(map[string]window.Evaluation)
+	for i := range p.Materializations {
+		m := &p.Materializations[i]
+		if e, ok := n.recorder.Last(p, m); ok {
+			out[m.Name] = e
+			continue
+		}
+		through, known := n.gate.now().UnixMilli(), true
+		for _, id := range m.Streams {
+			f, ok := frontiers[id]
+			known = known && ok && f != math.MinInt64
+			through = min(through, f)
+		}
+		if known {
+			out[m.Name] = window.Evaluation{At: time.UnixMilli(through - (through%m.EveryMillis+m.EveryMillis)%m.EveryMillis).UTC()}
+		}
+	}
+	return out, nil
 }
 
 // windowCollector reads the numbers of the recorder when it is asked.

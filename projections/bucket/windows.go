@@ -326,7 +326,7 @@ func (w *Windows) Steps(ctx context.Context, record uint64, from, to, every int6
 		if sets == nil {
 			// Looked up once the steps are pinned: a number is given before it is written.
 			var err error
-			if sets, err = w.sets(record); err != nil {
+			if sets, err = w.Sets(record); err != nil {
 				return err
 			}
 		}
@@ -344,8 +344,9 @@ func (w *Windows) Steps(ctx context.Context, record uint64, from, to, every int6
 	return out, err
 }
 
-// sets returns the label sets of a record by number.
-func (w *Windows) sets(record uint64) ([]labels.Labels, error) {
+// Sets returns the label sets of a record by number: all that it ever had, also those of which no step is left. The result must not be
+// changed.
+func (w *Windows) Sets(record uint64) ([]labels.Labels, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	ws, err := w.series(record)

@@ -131,7 +131,10 @@ func (c *churner) check(ctx context.Context, t *testing.T) {
 	if got := len(snap.Answers[0].Series); got != want {
 		t.Errorf("%d series are read, %d have a bucket that is retained", got, want)
 	}
-	listed := must(c.n.index.LabelValues(ctx, "i", [][]*labels.Matcher{matcher("m")}, 1<<30))(t)
+	listed, _, err := c.n.index.LabelValues(ctx, "i", [][]*labels.Matcher{matcher("m")}, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if len(listed) != want {
 		t.Errorf("%d series of the stream are listed, %d have a bucket that is retained", len(listed), want)
 	}

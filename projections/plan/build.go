@@ -138,6 +138,7 @@ func newBuilder(c *Config, set *ruleSet) *builder {
 
 // add keeps an item, under its name unless it is invalid.
 func (b *builder) add(name string, it *item) {
+	it.finding.Materialization = it.mat.Name
 	b.items = append(b.items, it)
 	if len(it.finding.Reasons) == 0 && name != "" {
 		b.named[name] = append(b.named[name], it)
@@ -324,7 +325,7 @@ func (b *builder) unanswerable(l *Leaf, retention int64) string {
 // byName returns the names of materializations or recorded series that a leaf reads, none if it reads written series, or
 // why it cannot read them, which is because what it belongs to reads itself if circular.
 func (b *builder) byName(l *Leaf) (names []string, circular bool, reason string) {
-	names, mixed := ReadNames(l.Selector.LabelMatchers, b.names)
+	names, mixed := ReadNames(l.Selector.LabelMatchers, Named{All: b.names, Found: b.names})
 	switch {
 	case len(names) == 0:
 		return nil, false, ""

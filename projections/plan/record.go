@@ -26,9 +26,17 @@ func (m *Materialization) ReadAs() string {
 	return m.Name
 }
 
+// Named are the names under which queries read what a plan materializes, sorted and without repeats.
+type Named struct {
+	All []string
+	// Found are those under which something is recorded per step, as by a rule: they are series like any other, which patterns over names
+	// and lists find, too. The others are names for an expression, and are read by whoever gives them.
+	Found []string
+}
+
 // ReadNames returns those of the names given by a plan that a selector asks for, sorted; none if it means written series,
-// as every selector does that says nothing of names. mixed says that the selector may mean both. names are sorted.
-func ReadNames(matchers []*labels.Matcher, names []string) (read []string, mixed bool) {
+// as every selector does that says nothing of names. mixed says that the selector may mean both.
+func ReadNames(matchers []*labels.Matcher, names Named) (read []string, mixed bool) {
 	var named []*labels.Matcher
 	for _, m := range matchers {
 		if m.Name == model.MetricNameLabel {
@@ -55,7 +63,7 @@ func ReadNames(matchers []*labels.Matcher, names []string) (read []string, mixed
 			if !selects(name) {
 				continue
 			}
-			if _, ok := slices.BinarySearch(names, name); ok {
+			if _, ok := slices.BinarySearch(names.All, name); ok {
 				read = append(read, name)
 			} else {
 				written = true
@@ -63,7 +71,7 @@ func ReadNames(matchers []*labels.Matcher, names []string) (read []string, mixed
 		}
 		return slices.Compact(read), written && len(read) > 0
 	}
-	for _, name := range names {
+	for _, name := range names.Found {
 		if selects(name) {
 			read = append(read, name)
 		}
@@ -176,7 +184,7 @@ func (p *Plan) reach(m *Materialization, back, ahead int64, found map[StreamID]R
 	if why := WhenRead(expr, leaves); why != "" {
 		return why, nil
 	}
-	names := p.Names()
+	names := p.Named()
 	for i := range leaves {
 		l := &leaves[i]
 		leafBack, leafAhead := saturatingAdd(back, l.ReachMillis), saturatingAdd(ahead, l.LatestMillis)
@@ -220,6 +228,19 @@ func (p *Plan) Names() []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// Named returns the names under which queries read materializations.
+func (p *Plan) Named() Named {
+	n := Named{All: p.Names()}
+	for i := range p.Materializations {
+		if m := &p.Materializations[i]; m.Record != "" || m.Layout == LayoutFullWindow {
+			n.Found = append(n.Found, m.ReadAs())
+		}
+	}
+	slices.Sort(n.Found)
+	n.Found = slices.Compact(n.Found)
+	return n
 }
 
 // validateReads refuses names that nothing gives, and materializations that read themselves, directly or through others.

@@ -114,7 +114,7 @@ materializations:
 
 // TestReadNames holds when a selector means what is recorded.
 func TestReadNames(t *testing.T) {
-	names := []string{"a", "ab", "b"}
+	names := Named{All: []string{"a", "ab", "alias", "b"}, Found: []string{"a", "ab", "b"}}
 	for _, c := range []struct {
 		selector string
 		want     []string
@@ -132,6 +132,9 @@ func TestReadNames(t *testing.T) {
 		{`{__name__=~"c.*"}`, nil, false},
 		{`{__name__!="a"}`, []string{"ab", "b"}, true},
 		{`{__name__="a",__name__!~"a.*"}`, nil, false},
+		{"alias", []string{"alias"}, false},
+		{`{__name__=~"alias|c"}`, []string{"alias"}, true},
+		{`{__name__=~"alia.*"}`, nil, false},
 	} {
 		var ms []*labels.Matcher
 		ms, err := NewParser().ParseMetricSelector(c.selector)

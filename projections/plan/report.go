@@ -27,6 +27,8 @@ type Finding struct {
 	Every  int64             // ms
 	Labels map[string]string // that a rule adds
 
+	Materialization string // its name in the plan, if it can be materialized
+
 	Leaves  []LeafFinding // what answers it; empty if Reasons is not
 	Reasons []string      // why it cannot be materialized
 	Fault   string        // of a rule: the one of them that is a fault of its own, and not what panes cannot do; "" if none is

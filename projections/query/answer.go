@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
+
+	"tidemark/projections/plan"
 )
 
 // answer is the whole life of a request.
@@ -56,10 +58,17 @@ func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery q
 	if err != nil {
 		return nil, err
 	}
+	res, err := e.evaluateParts(ctx, c, s, q, parts, d, from, place)
+	d.count(parts, err)
+	return res, err
+}
+
+func (e *Engine) evaluateParts(ctx context.Context, c Common, s steps, q promql.Query, parts []part, d *demand, from *feed, place *slot) (*Result, error) {
 	var leaves []*leaf
 	for i := range parts {
 		switch p := &parts[i]; {
 		case p.raw:
+			leaves = append(leaves, p.beside...)
 		case p.miss != nil:
 			return nil, p.miss
 		default:
@@ -77,7 +86,7 @@ func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery q
 	if err := e.fill(ctx, leaves, d, from.values, res); err != nil {
 		return nil, err
 	}
-	if err := e.route(ctx, parts, c, s, from, place, read.live, res); err != nil {
+	if err := e.route(ctx, parts, c, s, from, place, read.live, d, res); err != nil {
 		return nil, err
 	}
 
@@ -113,7 +122,7 @@ func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s
 	if err != nil {
 		return nil, nil, &SourceError{err}
 	}
-	if direct && e.opts.Records != nil {
+	if direct && e.opts.Records != nil && (e.opts.Exact == nil || !c.Exact) {
 		r.wholes = x.wholes
 	}
 	resolveOffsets(stmt.Expr, s.start, 0)
@@ -126,24 +135,53 @@ func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s
 	}
 	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}}
 	for i := range r.parts {
-		p := &r.parts[i]
-		exact := e.opts.Exact != nil && !x.readsNames(p.node)
-		if p.leaf != nil {
-			p.leaf.exact = exact
-			if exact && c.Exact {
-				p.miss = p.leaf.miss(reasonAsked, "the exact copy was asked for")
-			} else if err := d.provide(ctx, p.leaf, nil); err != nil && !errors.As(err, &p.miss) {
-				return nil, nil, err
-			}
-		}
-		if p.miss != nil && exact {
-			p.raw = true
-			if p.leaf != nil {
-				p.leaf.turnRaw(p.miss)
-			}
+		if err := d.decide(ctx, &r, &r.parts[i], c); err != nil {
+			return nil, nil, err
 		}
 	}
-	return r.parts, d, nil
+	return r.parts, d, r.checkInner(e.opts.MaxSamples)
+}
+
+// decide finds what answers a part: panes and records, or the exact source.
+func (d *demand) decide(ctx context.Context, r *rewriter, p *part, c Common) error {
+	there := d.engine.opts.Exact != nil
+	if p.leaf == nil {
+		if !there {
+			return nil
+		}
+		all, ok := r.besides(d.x, p.node, p.at)
+		if !ok {
+			return nil // it reads what no exact source has
+		}
+		for _, l := range all {
+			l.turnRaw(p.miss)
+			err := d.provide(ctx, l, nil)
+			if errors.As(err, &p.miss) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+		}
+		p.raw, p.beside = true, all
+		return nil
+	}
+	reads := meansNone
+	if p.node != nil {
+		reads = d.x.meaning(p.leaf)
+	}
+	exact := there && p.node != nil && reads != meansRecorded
+	p.leaf.exact = exact
+	if exact && c.Exact && reads == meansNone {
+		p.miss = p.leaf.miss(reasonAsked, "the exact copy was asked for")
+	} else if err := d.provide(ctx, p.leaf, nil); err != nil && !errors.As(err, &p.miss) {
+		return err
+	}
+	if p.miss != nil && exact && reads == meansNone {
+		p.raw = true
+		p.leaf.turnRaw(p.miss)
+	}
+	return nil
 }
 
 // lookback is that of instant selectors.
@@ -160,7 +198,7 @@ func (e *Engine) index() (*index, error) {
 	if x := e.streams.Load(); x != nil && x.plan == p {
 		return x, nil
 	}
-	x, err := newIndex(p)
+	x, err := newIndex(p, e.uses.of)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +270,7 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 	if again {
 		return true, nil, nil
 	}
-	v := evaluation{ctx: ctx, budget: e.opts.MaxSamples, live: d.how().live}
+	v := evaluation{ctx: ctx, budget: e.opts.MaxSamples, live: d.how().live, names: d.names().All}
 	v.live.reset()
 	res.Stats.Recorded, res.Stats.Evaluated = 0, 0
 	for _, in := range d.inners() {
@@ -245,6 +283,7 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 				if in.strict {
 					return false, nil, errUnfit
 				}
+				in.missed = miss.why.Reason
 				return false, nil, in.miss(miss.why)
 			}
 			res.Stats.Evaluated += int(r.steps.count())
@@ -259,6 +298,14 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 	return false, miss, err
 }
 
+// names are those under which something else than what was written is read; d may be nil.
+func (d *demand) names() plan.Named {
+	if d == nil {
+		return plan.Named{}
+	}
+	return d.x.names
+}
+
 // inners returns the inner expressions, each behind all that it reads. d may be nil.
 func (d *demand) inners() []*inner {
 	if d == nil {
@@ -271,6 +318,9 @@ func (d *demand) inners() []*inner {
 func (v *evaluation) fill(leaves []*leaf, read map[*leaf]*Answer, values results) (*leafMiss, error) {
 	for _, l := range leaves {
 		switch {
+		case l.raw != nil && l.beside:
+			values[l.matchers[0]] = result{beside: true, recorded: l.recorded()}
+			continue
 		case l.raw != nil:
 			continue
 		case l.whole != nil:
@@ -307,7 +357,9 @@ func (v *evaluation) readLeaf(l *leaf, a *Answer) (result, error) {
 		if miss := l.check(a, v.live); miss != nil {
 			return result{}, miss
 		}
-		series = a.Series
+		if series = a.Series; l.unnamed() {
+			series = ownWritten(series, v.names)
+		}
 	case len(l.named) > 0:
 		series = l.recorded()
 	}

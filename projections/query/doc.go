@@ -20,6 +20,10 @@
 // record where they are clean. So are parts of an expression that are recorded as they stand, or in finer groups, or
 // without some matchers on the labels that they are grouped by.
 //
+// A selector that may mean both recorded and written series, as by a regular expression over names, reads the first beside the second,
+// which the exact copy has: the engine is given both. Lists of series (Engine.RecordedSeries) and readers of samples (Everything) get
+// recorded series from here, too.
+//
 // The route of a request is one for all its steps and leaves: warm, or a miss.
 //
 // Invariants:
@@ -38,4 +42,7 @@
 //	    never skipped.
 //	Q8  A recorded step is read only if it is clean as of the sequence of the read: published, and no bucket that overlaps it was
 //	    opened, closed or corrected after the event that it is as of. So with records and without, answers are the same.
+//	Q9  A selector that says something of names means recorded series as well as written ones, one that does not written ones alone.
+//	    Patterns over names mean what is recorded per step, not what is named only (plan.Named). A written series under a name that
+//	    a plan gives is nobody's: neither queries nor lists nor other readers see it.
 package query

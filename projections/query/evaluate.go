@@ -27,6 +27,10 @@ type result struct {
 	steps  steps // at which the engine evaluates the leaf
 	notes  annotations.Annotations
 	err    error // of the engine's own, raised when the engine evaluates the leaf
+
+	// beside says that it does not stand for a leaf: these series are selected with what the exact source has.
+	beside   bool
+	recorded []Series
 }
 
 // evaluation turns the answers of one read into results. It belongs to one request.
@@ -36,6 +40,7 @@ type evaluation struct {
 	budget   int         // points that may still be made
 	spent    int         // evaluations since ctx was looked at
 	sketched int         // leaves that were read from sketches
+	names    []string    // of what is recorded
 	slide    accum.Slide // over series of samples
 	cursor   accum.Cursor
 	machine  accum.Evaluator // over the parts that the cursor cuts, where there are columns

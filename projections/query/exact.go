@@ -27,27 +27,31 @@ func (l *leaf) turnRaw(why *MissError) {
 	}
 }
 
-// readsNames says whether a part of an expression reads what is recorded by its name, which no exact source has. A selector that may
-// mean written series as well means those to an exact source, as it does to a Prometheus with the same samples.
-func (x *index) readsNames(node parser.Node) bool {
-	if node == nil {
-		return true // it stands for a record
+// meaning is what a selector may mean.
+type meaning int
+
+const (
+	meansNone     meaning = iota // written series alone: no recorded one
+	meansBoth                    // recorded ones, and written ones
+	meansRecorded                // recorded ones alone, which no exact source has
+)
+
+// meaning says what the selector of a leaf means.
+func (x *index) meaning(l *leaf) meaning {
+	switch names, mixed := plan.ReadNames(l.matchers, x.names); {
+	case len(names) == 0:
+		return meansNone
+	case mixed:
+		return meansBoth
+	default:
+		return meansRecorded
 	}
-	found := false
-	parser.Inspect(node, func(n parser.Node, _ []parser.Node) error {
-		if vs, ok := n.(*parser.VectorSelector); ok {
-			names, mixed := plan.ReadNames(vs.LabelMatchers, x.names)
-			found = found || !mixed && len(names) > 0
-		}
-		return nil
-	})
-	return found
 }
 
 // route says by which route the parts are answered, and prepares the engine to read those samples that panes do not stand for. What
 // was acknowledged before is waited for. Where the copy answers alone, others are evaluated meanwhile: after a start it may lag for longer
 // than panes, which must not keep what panes answer from being answered.
-func (e *Engine) route(ctx context.Context, parts []part, c Common, s steps, from *feed, place *slot, live *liveSteps, res *Result) error {
+func (e *Engine) route(ctx context.Context, parts []part, c Common, s steps, from *feed, place *slot, live *liveSteps, d *demand, res *Result) error {
 	res.Route = RouteWarm
 	res.Stats.Steps, res.Stats.Live = int(s.count()), live.count()
 	if res.Stats.Live > 0 {
@@ -59,9 +63,13 @@ func (e *Engine) route(ctx context.Context, parts []part, c Common, s steps, fro
 		case p.raw && p.miss != nil:
 			res.Stats.Raw++
 			res.first(p.miss.Reason)
+			res.Stats.Leaves += len(p.beside)
 		case p.leaf != nil && p.leaf.raw != nil:
 			res.Stats.Raw++
 			res.first(p.leaf.raw.Reason)
+			if p.leaf.beside {
+				res.Stats.Leaves++
+			}
 		default:
 			res.Stats.Leaves++
 		}
@@ -89,7 +97,7 @@ func (e *Engine) route(ctx context.Context, parts []part, c Common, s steps, fro
 	if res.Stats.Leaves == 0 {
 		res.Route, res.Seq, res.CompleteThrough = RouteLocal, seq, math.MinInt64
 	}
-	from.exact = e.opts.Exact
+	from.exact, from.names = e.opts.Exact, d.names()
 	// Beside samples the engine looks back as Prometheus does. What stands in the place of leaves ends in stale markers (Q3).
 	res.query.Statement().(*parser.EvalStmt).LookbackDelta = e.lookback(c)
 	return nil
@@ -105,6 +113,7 @@ func (r *Result) first(reason string) {
 // feed is what the engine reads for one query: the values of leaves, and where exact is set samples for all other selectors.
 type feed struct {
 	values results
+	names  plan.Named
 	exact  Exact
 	miss   atomic.Pointer[MissError]
 }
@@ -133,10 +142,18 @@ type feedQuerier struct {
 
 // Select implements storage.Querier.
 func (q *feedQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	var recorded []Series
 	for _, m := range matchers {
 		if out, ok := q.feed.values[m]; ok {
-			return out.marked()
+			if !out.beside {
+				return out.marked()
+			}
+			recorded = out.recorded
 		}
+	}
+	own, ok := written(matchers, q.feed.names)
+	if !ok {
+		return recordedSet(recorded)
 	}
 	if hints == nil || hints.Start <= q.oldest {
 		vs := parser.VectorSelector{LabelMatchers: matchers}
@@ -148,7 +165,7 @@ func (q *feedQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectH
 		return storage.ErrSeriesSet(miss)
 	}
 	// In label order, as panes are: topk and its like take the first among equals.
-	return q.Querier.Select(ctx, true, hints, matchers...)
+	return among(recorded, q.Querier.Select(ctx, true, hints, own...))
 }
 
 // marked is what the engine reads with a lookback: a stale marker at the first step at which a series has no value any more.

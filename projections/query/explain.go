@@ -57,7 +57,11 @@ func (e *Engine) explain(ctx context.Context, c Common, s steps, newQuery queryM
 
 func explainPart(p part) Part {
 	if p.leaf == nil {
-		return Part{Node: p.miss.Node, Miss: p.miss, Exact: p.raw}
+		out := Part{Node: p.miss.Node, Miss: p.miss, Exact: p.raw}
+		for _, l := range p.beside {
+			out.Reads = append(out.Reads, l.reads...)
+		}
+		return out
 	}
 	l, times := p.leaf, p.leaf.dataTimes()
 	if l.whole != nil {
@@ -73,7 +77,9 @@ func explainPart(p part) Part {
 	if times.count() > 0 {
 		out.LastMillis = times.last()
 	}
-	out.Reads = l.reads
+	if out.Reads = l.reads; l.beside && p.miss == nil {
+		out.Miss, out.Exact = l.raw, true
+	}
 	if p.miss == nil && len(l.reads) == 0 {
 		out.Stream, out.PaneMillis = l.streams[0].ID, l.streams[0].PaneMillis
 	}

@@ -38,6 +38,11 @@ type leaf struct {
 	reads []string // the names of materializations and recorded series that it reads; then no stream answers it
 	named []*inner // what stands behind them
 
+	// beside says that raw it reads these, too: the engine gets what is recorded with what the exact source has.
+	beside bool
+
+	near    []stream   // that hold what it reads, but not on its grid
+	lacks   *material  // behind a name that it reads: it cannot be told
 	streams []stream   // that can answer it, the best first
 	chosen  int        // index into streams
 	first   *MissError // why streams[0] did not do

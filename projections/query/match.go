@@ -21,13 +21,15 @@ type stream struct {
 type index struct {
 	plan      *plan.Plan
 	streams   []stream
-	names     []string // sorted
+	names     plan.Named
 	materials map[string][]*material
 	wholes    *wholes
+	owners    map[plan.StreamID][]*uses // of the materializations that have a stream
 }
 
-func newIndex(p *plan.Plan) (*index, error) {
-	x := &index{plan: p, materials: map[string][]*material{}, wholes: &wholes{}}
+// newIndex makes the index of a plan; used gives a materialization, by its name, its counters.
+func newIndex(p *plan.Plan, used func(name string) *uses) (*index, error) {
+	x := &index{plan: p, materials: map[string][]*material{}, wholes: &wholes{}, owners: map[plan.StreamID][]*uses{}}
 	if p == nil {
 		return x, nil
 	}
@@ -47,10 +49,14 @@ func newIndex(p *plan.Plan) (*index, error) {
 			x.streams = append(x.streams, s)
 		}
 	}
-	x.names = p.Names()
+	x.names = p.Named()
 	var made []*material
 	for i := range p.Materializations {
 		m := &material{Materialization: &p.Materializations[i], plan: p}
+		m.uses = used(m.Name)
+		for _, id := range m.Streams {
+			x.owners[id] = append(x.owners[id], m.uses)
+		}
 		for _, s := range all {
 			if slices.Contains(m.Streams, s.ID) {
 				m.streams = append(m.streams, s)
@@ -78,6 +84,7 @@ func bestFirst(streams []stream) {
 // candidates returns the streams that can answer l, the best first, or why there is none. Within the expression of a
 // materialization only its own count, and the best of them alone.
 func (x *index) candidates(l *leaf, own *material) ([]stream, *MissError) {
+	l.near = nil
 	var (
 		fit     []stream
 		offGrid string
@@ -92,6 +99,7 @@ func (x *index) candidates(l *leaf, own *material) ([]stream, *MissError) {
 		}
 		if why := l.offGrid(s.Stream); why != "" {
 			offGrid = why // the last is of the finest grid
+			l.near = append(l.near, s)
 			continue
 		}
 		fit = append(fit, s)

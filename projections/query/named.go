@@ -35,6 +35,7 @@ type material struct {
 	plan    *plan.Plan
 	streams []stream // the best first
 
+	uses    *uses
 	look    sync.Once
 	id      uint64       // under which it is recorded
 	reaches []plan.Reach // what its steps depend on; none if they are evaluated when they are read
@@ -81,6 +82,7 @@ type inner struct {
 	bypass   bool           // the record is not looked at
 	strict   bool           // it stands for a part of the expression as it was sent, see errUnfit
 	named    bool           // it is read by name
+	missed   string         // why it cannot be told, as a reason; "": it can, or nobody knows yet
 
 	runs   []*run           // steps that are evaluated
 	notes  bool             // the engine had something to say about them that is not in doubts
@@ -111,7 +113,7 @@ type demand struct {
 	order  []*inner            // each behind all that it reads itself
 	leaves int                 // of all expressions
 	read   reading             // how panes are read
-	root   *inner              // what is to be recorded, in the place of leaves of an expression of the request
+	roots  []*inner            // what is asked for, in the place of leaves of an expression of the request
 }
 
 type innerKey struct {
@@ -130,7 +132,7 @@ func (d *demand) provide(ctx context.Context, l *leaf, own *material) error {
 	}
 	names, mixed := plan.ReadNames(l.matchers, d.x.names)
 	switch {
-	case mixed:
+	case mixed && (own != nil || !l.exact):
 		return l.miss(ReasonNoMaterialization, "the selector may mean both %s, which is recorded, and written series", names[0])
 	case len(names) == 0:
 		var miss *MissError
@@ -140,6 +142,10 @@ func (d *demand) provide(ctx context.Context, l *leaf, own *material) error {
 		return nil
 	}
 	l.reads, l.named = names, nil
+	if mixed && l.raw == nil {
+		l.turnRaw(l.miss(ReasonNoMaterialization, "the selector may mean both %s, which is recorded, and written series", names[0]))
+	}
+	l.beside = l.raw != nil
 	for _, name := range names {
 		for _, m := range d.x.materials[name] {
 			s := m.stepsFor(l)
@@ -149,6 +155,7 @@ func (d *demand) provide(ctx context.Context, l *leaf, own *material) error {
 			in, err := d.behind(ctx, m, s)
 			var miss *MissError
 			if errors.As(err, &miss) {
+				l.lacks = m
 				return l.missBehind(m, miss)
 			}
 			if err != nil {
@@ -253,14 +260,14 @@ func (d *demand) renew(ctx context.Context, leaves []*leaf, bypass bool) error {
 	for _, in := range old {
 		in.bypass = in.bypass || bypass
 	}
-	if d.root != nil {
-		old[innerKey{d.root.material, d.root.steps}] = d.root
-		if _, err := d.behind(ctx, d.root.material, d.root.steps); err != nil {
+	for _, root := range d.roots {
+		old[innerKey{root.material, root.steps}] = root
+		if _, err := d.behind(ctx, root.material, root.steps); err != nil {
 			return err
 		}
 	}
 	for _, l := range leaves {
-		if len(l.reads) == 0 && l.whole == nil || l.raw != nil {
+		if len(l.reads) == 0 && l.whole == nil || l.raw != nil && !l.beside {
 			d.leaves++
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 
 	"tidemark/projections/plan"
@@ -151,5 +152,101 @@ func TestQ7_Differential(t *testing.T) {
 	t.Logf("fresh seed %d: %d answered, %d series, missed %v", fresh, answered, values, missed)
 	if answered < 1400 || values < 500 {
 		t.Errorf("the generator has lost its force: %d answered, %d series, missed %v", answered, values, missed)
+	}
+}
+
+// randomMixedQuery asks of names of which some are recorded and some are not, and by functions that panes do not answer. The second
+// text is what means the same where recorded series are written.
+func randomMixedQuery(rng *rand.Rand) (q oracle.Query, meant string) {
+	pick := func(from ...string) string { return from[rng.IntN(len(from))] }
+	const bare = `{job=~"a|b",instance!="nobody"}`
+	selector := func() string {
+		return pick(`{__name__=~"rec.*|gauge"}`, `{__name__=~"rec[0-4]|requests_total",job=~"a|b|sum"}`, `{__name__!~"rec[1-3]|odd.*",job!=""}`,
+			`{__name__=~".+"}`, `{__name__=~"rec0|gauge|nothing"}`, `{__name__=~"all.|del.*"}`, "rec2", "rec0", "gauge", bare)
+	}
+	at := func(s string) string { return s + pick("", "", "", " offset 45s", " @ 600", " offset -20s") }
+	ranged := func() string { return fmt.Sprintf("%s[%ds]", selector(), 10+rng.IntN(400)) }
+	term := func() string {
+		switch rng.IntN(6) {
+		case 0, 1:
+			return at(selector())
+		case 2:
+			return pick("last_over_time", "count_over_time", "max_over_time", "absent_over_time") + "(" + at(ranged()) + ")"
+		case 3:
+			return pick("timestamp", "absent") + "(" + at(selector()) + ")"
+		case 4:
+			return pick("double_exponential_smoothing(%s, 0.5, 0.1)", "quantile_over_time(scalar(rec4), %s)", "max_over_time(double_exponential_smoothing(%s, 0.5, 0.1)[3m:25s])")
+		default:
+			return fmt.Sprintf("max_over_time(%s[%dm:%ds])", at(selector()), 1+rng.IntN(5), 7+rng.IntN(60))
+		}
+	}
+	text := term()
+	if strings.Contains(text, "%s") {
+		text = fmt.Sprintf(text, at(ranged()))
+	}
+	q = oracle.Query{Expr: text, Start: 60_000 + rng.Int64N(querytest.Span-120_000)}
+	if rng.IntN(2) == 0 {
+		q.Expr = pick("sum", "max by (job, __name__)", "count by (__name__)", "group by (__name__, job)") + "(" + q.Expr + ")"
+	}
+	if rng.IntN(2) == 0 {
+		q.Step = 1 + rng.Int64N(60_000)
+		q.End = min(q.Start+rng.Int64N(40)*q.Step, querytest.Span)
+	}
+	if rng.IntN(3) == 0 {
+		q.Start -= q.Start % querytest.Grid
+	}
+	q.Terms.Sum = 1e9
+	written := `{job=~"a|b",instance!="nobody",__name__!~"rec.|all0|delta2"}`
+	return q, strings.ReplaceAll(q.Expr, bare, written)
+}
+
+// TestQ9_Differential holds that selectors which may mean recorded and written series find both, as if the first were written, that a
+// written series under the name of a recorded one is found by nobody, and that functions which panes do not know read what is recorded.
+func TestQ9_Differential(t *testing.T) {
+	const each = 500
+	open := make(chan struct{})
+	close(open)
+	fresh := uint64(time.Now().UnixNano())
+	routes := map[string]int{}
+	for _, seed := range []uint64{1, 2, fresh} {
+		rng := rand.New(rand.NewPCG(seed, 9))
+		p := recordedPlan(t)
+		model := querytest.NewModel(p, querytest.RandomSeries(rng))
+		model.Barrier(2 * querytest.Span)
+		all, err := querytest.Record(t.Context(), p, model.Series(), -querytest.Span/2, 2*querytest.Span)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			foreign := querytest.Series{Labels: labels.FromStrings("__name__", fmt.Sprintf("rec%d", 2*i), "job", "a", "instance", "foreign")}
+			for at := int64(0); at < querytest.Span; at += 5000 {
+				foreign.T, foreign.V = append(foreign.T, at), append(foreign.V, 1e6)
+			}
+			model.Add(foreign)
+		}
+		exact := lagging{oracle.Storage(model.Series()), open}
+		engine, reference, data := query.New(model, query.Options{Exact: exact, Live: func() bool { return true }}), oracle.NewEngine(50_000_000), oracle.Storage(all)
+		for i := range each {
+			q, meant := randomMixedQuery(rng)
+			res, err := answer(t.Context(), engine, q)
+			got := oracle.Outcome{Err: err}
+			if err == nil {
+				got = oracle.Outcome{Value: res.Value}
+				routes[res.Route]++
+			}
+			asked := q
+			asked.Expr = meant
+			want := oracle.Ask(t.Context(), reference, data, asked)
+			want.Warnings, want.Infos = nil, nil // their places in the text differ
+			if err := oracle.Compare(got, want, q.Terms); err != nil {
+				t.Errorf("seed %d, query %d: %s: %v", seed, i, q, err)
+			}
+			if err == nil {
+				res.Close()
+			}
+		}
+	}
+	if routes[query.RouteHybrid] < each/4 || routes[query.RouteLocal] == 0 {
+		t.Errorf("routes: %v", routes)
 	}
 }

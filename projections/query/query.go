@@ -159,6 +159,7 @@ type Engine struct {
 	slots   slots
 	streams atomic.Pointer[index] // of the newest plan seen
 	metrics metrics
+	uses    tally
 }
 
 // New returns an Engine over src.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 
 	"tidemark/projections/bucket"
@@ -18,6 +19,8 @@ import (
 type Records interface {
 	// Steps returns the recorded steps of a record at from, from + every, … up to to, in their order, or bucket.ErrTooManyValues.
 	Steps(ctx context.Context, record uint64, from, to, every int64, maxValues int) ([]bucket.Step, error)
+	// Sets returns the label sets that a record has had, in no order. The result must not be changed.
+	Sets(record uint64) ([]labels.Labels, error)
 }
 
 // maxRuns bounds the runs of steps, of one expression for one request, that are evaluated because the record does not have
@@ -226,7 +229,7 @@ func (e *Engine) evaluateSteps(ctx context.Context, name string, start, end int6
 		return nil, fmt.Errorf("materialization %q: no steps from %d to %d", name, start, end)
 	}
 	in := &inner{material: m, steps: s, bypass: true}
-	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}, old: map[innerKey]*inner{{m, s}: in}, root: in}
+	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}, old: map[innerKey]*inner{{m, s}: in}, roots: []*inner{in}}
 	if _, err := d.behind(ctx, m, s); err != nil {
 		return nil, err
 	}

@@ -41,6 +41,9 @@ type part struct {
 	miss *MissError
 	node parser.Node // of the expression as it was sent
 	raw  bool        // the exact source answers it: its node stands in the expression, and the engine evaluates it
+	at   steps       // if there is no leaf: when the engine evaluates it
+
+	beside []*leaf // if there is no leaf: those of its selectors that may mean recorded series
 }
 
 // replaced is a leaf's place in the expression, and what stood there.
@@ -81,18 +84,18 @@ func (r *rewriter) rewrite(slot *parser.Expr, s steps) {
 	case *parser.VectorSelector:
 		r.instant(slot, n, s)
 	case *parser.MatrixSelector:
-		r.miss(n, ReasonUnsupportedFunction, "a range selector without a function asks for the samples themselves")
+		r.miss(n, s, ReasonUnsupportedFunction, "a range selector without a function asks for the samples themselves")
 	case *parser.Call:
 		r.call(slot, n, s)
 	default:
-		r.miss(n, ReasonUnsupportedFunction, "expressions of type %T are not known here", n)
+		r.miss(n, s, ReasonUnsupportedFunction, "expressions of type %T are not known here", n)
 	}
 }
 
 func (r *rewriter) call(slot *parser.Expr, n *parser.Call, s steps) {
 	switch n.Func.Name {
 	case "info":
-		r.miss(n, ReasonUnsupportedFunction, "info() selects series by the labels of others")
+		r.miss(n, s, ReasonUnsupportedFunction, "info() selects series by the labels of others")
 		return
 	case "timestamp":
 		if vs, ok := n.Args[0].(*parser.VectorSelector); ok {
@@ -101,7 +104,7 @@ func (r *rewriter) call(slot *parser.Expr, n *parser.Call, s steps) {
 		}
 	case "start_timestamp":
 		if _, ok := n.Args[0].(*parser.VectorSelector); ok {
-			r.miss(n, ReasonUnsupportedFunction, "panes hold no start timestamps")
+			r.miss(n, s, ReasonUnsupportedFunction, "panes hold no start timestamps")
 			return
 		}
 	}
@@ -116,8 +119,9 @@ func (r *rewriter) call(slot *parser.Expr, n *parser.Call, s steps) {
 	}
 }
 
-func (r *rewriter) miss(node parser.Node, reason, format string, args ...any) {
-	r.parts = append(r.parts, part{node: node, miss: &MissError{Reason: reason, Detail: fmt.Sprintf(format, args...), Node: node.String()}})
+// miss notes a part that cannot be a leaf, which the engine evaluates at s.
+func (r *rewriter) miss(node parser.Node, s steps, reason, format string, args ...any) {
+	r.parts = append(r.parts, part{node: node, at: s, miss: &MissError{Reason: reason, Detail: fmt.Sprintf(format, args...), Node: node.String()}})
 }
 
 // instant makes a leaf of an instant selector. The synthetic selector keeps the name and the matchers as written, because
@@ -153,7 +157,7 @@ func (r *rewriter) timestamp(slot *parser.Expr, n *parser.Call, vs *parser.Vecto
 func (r *rewriter) overTime(slot *parser.Expr, n *parser.Call, at int, m *parser.MatrixSelector, s steps) {
 	fn, ok := accum.FuncByName(n.Func.Name)
 	if !ok {
-		r.miss(n, ReasonUnsupportedFunction, "panes do not answer %s", n.Func.Name)
+		r.miss(n, s, ReasonUnsupportedFunction, "panes do not answer %s", n.Func.Name)
 		return
 	}
 	vs := m.VectorSelector.(*parser.VectorSelector) // the parser allows nothing else
@@ -163,7 +167,7 @@ func (r *rewriter) overTime(slot *parser.Expr, n *parser.Call, at int, m *parser
 			continue
 		}
 		if arg, ok = constant(a); !ok {
-			r.miss(n, ReasonNonConstantArgument, "the argument %s is not a constant", a)
+			r.miss(n, s, ReasonNonConstantArgument, "the argument %s is not a constant", a)
 			return
 		}
 	}
@@ -183,7 +187,7 @@ func (r *rewriter) overTime(slot *parser.Expr, n *parser.Call, at int, m *parser
 // be one.
 func (r *rewriter) add(slot *parser.Expr, node parser.Node, vs *parser.VectorSelector, fn accum.Func, window int64, s steps) (l *leaf, ok bool) {
 	if vs.Anchored || vs.Smoothed {
-		r.miss(node, ReasonUnsupportedFunction, "anchored and smoothed selectors read beyond their window")
+		r.miss(node, s, ReasonUnsupportedFunction, "anchored and smoothed selectors read beyond their window")
 		return nil, false
 	}
 	l = &leaf{

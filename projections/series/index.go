@@ -13,6 +13,7 @@
 //	S2  One goroutine at a time adds and evicts one series; readers see a resident series whole or not at all.
 //	S3  A series whose Add has returned is found by every Select that begins later, until it is evicted; a Follower that began before
 //	    tells of it. So whoever follows first and selects then misses none.
+//	    (Lists leave out series whose names belong to somebody else, see Shade; Select does not.)
 //	S4  Memory grows with the resident series and the cache, not with the series ever seen.
 package series
 
@@ -49,6 +50,8 @@ type Index struct {
 	postings   *index.MemPostings
 	dictionary Dictionary
 	stored     Stored
+	foreign    func() []string
+	mostStored int // MaxStored
 
 	mu      sync.RWMutex
 	places  pages[place]    // by reference; 0: not resident
@@ -74,6 +77,7 @@ type entry struct {
 func New() *Index {
 	return &Index{
 		postings: index.NewMemPostings(), due: make(chan struct{}, 1), follow: make(map[*Follower]int), cache: newLabelCache(cachedLabels),
+		mostStored: MaxStored,
 	}
 }
 
@@ -96,6 +100,10 @@ func (x *Index) Load(d Dictionary) error {
 
 // Keep says who knows the series that are not resident. It must be called before the index is read.
 func (x *Index) Keep(s Stored) { x.stored = s }
+
+// Shade says under which metric names series are read that are none of these here: lists leave out what has one of them. names is called
+// for each list. It must be called before the index is read.
+func (x *Index) Shade(names func() []string) { x.foreign = names }
 
 // Add makes a series resident. It does nothing if it is (S1).
 func (x *Index) Add(ref log.SeriesRef, ls labels.Labels) {

@@ -109,25 +109,91 @@ func TestLists(t *testing.T) {
 		return []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, n, v)}
 	}
 	both := [][]*labels.Matcher{eq("job", "y"), eq("__name__", "a"), eq("job", "x")}
-	series, err := x.Series(ctx, both, 10)
+	series, _, err := x.Series(ctx, both, 10)
 	if got := fmt.Sprint(series, err); got != `[{__name__="a", job="y", z="1"} {__name__="b", job="x"}] <nil>` {
 		t.Error(got)
 	}
-	names, err := x.LabelNames(ctx, both, 2)
+	names, _, err := x.LabelNames(ctx, both, 2)
 	if got := fmt.Sprint(names, err); got != `[__name__ job] <nil>` {
 		t.Error(got)
 	}
-	all, err := x.LabelNames(ctx, nil, 10)
+	all, _, err := x.LabelNames(ctx, nil, 10)
 	if got := fmt.Sprint(all, err); got != `[__name__ job z] <nil>` {
 		t.Error(got)
 	}
-	values, err := x.LabelValues(ctx, "job", [][]*labels.Matcher{eq("__name__", "b"), eq("__name__", "c")}, 10)
+	values, _, err := x.LabelValues(ctx, "job", [][]*labels.Matcher{eq("__name__", "b"), eq("__name__", "c")}, 10)
 	if got := fmt.Sprint(values, err); got != `[x] <nil>` {
 		t.Error(got)
 	}
-	values, err = x.LabelValues(ctx, "__name__", nil, 2)
+	values, _, err = x.LabelValues(ctx, "__name__", nil, 2)
 	if got := fmt.Sprint(values, err); got != `[a b] <nil>` {
 		t.Error(got)
+	}
+}
+
+// Lists leave out series whose names belong to somebody else, resident or not; selections do not.
+func TestShade(t *testing.T) {
+	ctx := t.Context()
+	x := New()
+	d := dictionary{1: labels.FromStrings("__name__", "a", "i", "1"), 2: labels.FromStrings("__name__", "b", "i", "2"), 3: labels.FromStrings("__name__", "b", "j", "3")}
+	for ref := log.SeriesRef(1); ref <= 3; ref++ {
+		x.Add(ref, d[ref])
+	}
+	if err := x.Load(d); err != nil {
+		t.Fatal(err)
+	}
+	x.Keep(stored{3})
+	x.Evict([]log.SeriesRef{3})
+	names := []string{"c", "b"}
+	x.Shade(func() []string { return names })
+	any := [][]*labels.Matcher{{labels.MustNewMatcher(labels.MatchNotEqual, "__name__", "")}}
+	for range 2 { // with b resident, and with none of the names resident
+		all, _, err := x.Series(ctx, nil, 10)
+		matched, _, err2 := x.Series(ctx, any, 10)
+		words, _, err3 := x.LabelNames(ctx, nil, 10)
+		values, _, err4 := x.LabelValues(ctx, "__name__", nil, 10)
+		got := fmt.Sprint(all, matched, words, values, errors.Join(err, err2, err3, err4))
+		if want := `[{__name__="a", i="1"}] [{__name__="a", i="1"}] [__name__ i] [a] <nil>`; got != want {
+			t.Errorf("got %s", got)
+		}
+		x.Keep(stored{2, 3})
+		x.Evict([]log.SeriesRef{2})
+	}
+	x.Add(2, d[2])
+	if refs, err := x.Select(ctx, any[0]...); err != nil || len(refs) != 2 {
+		t.Error(refs, err)
+	}
+	names = nil // the rule is gone
+	if all, _, err := x.Series(ctx, nil, 10); err != nil || len(all) != 3 {
+		t.Error(all, err)
+	}
+}
+
+// A list looks at so many series that are not resident and no more, and says so.
+func TestListsAreCut(t *testing.T) {
+	ctx := t.Context()
+	x, d := New(), dictionary{}
+	var all stored
+	for ref := log.SeriesRef(1); ref <= 20; ref++ {
+		d[ref] = labels.FromStrings("__name__", "m", "i", fmt.Sprint(ref), fmt.Sprintf("l%d", ref), "x")
+		all = append(all, ref, ref) // each counts once
+	}
+	if err := x.Load(d); err != nil {
+		t.Fatal(err)
+	}
+	x.Keep(all)
+	for _, most := range []int{19, 20} {
+		x.mostStored = most
+		series, cut, err := x.Series(ctx, nil, 100)
+		names, cut2, err2 := x.LabelNames(ctx, nil, 100)
+		values, cut3, err3 := x.LabelValues(ctx, "i", nil, 100)
+		if err := errors.Join(err, err2, err3); err != nil {
+			t.Fatal(err)
+		}
+		want := most < 20
+		if cut != want || cut2 != want || cut3 != want || len(series) != most || len(names) != most+2 || len(values) != most {
+			t.Errorf("at most %d: %d series, %t, %d names, %t, %d values, %t", most, len(series), cut, len(names), cut2, len(values), cut3)
+		}
 	}
 }
 
@@ -202,16 +268,16 @@ func TestS3_S4_Eviction(t *testing.T) {
 	if used != 12 || len(x.gone) != 0 {
 		t.Fatalf("%d entries are held for 12 series, %d wait", used, len(x.gone))
 	}
-	values, err := x.LabelValues(ctx, "id", nil, 100)
+	values, _, err := x.LabelValues(ctx, "id", nil, 100)
 	if err != nil || len(values) != 12 {
 		t.Fatal(values, err)
 	}
 	x.Keep(stored{30, 11, 30, 31})
-	values, err = x.LabelValues(ctx, "id", nil, 100)
+	values, _, err = x.LabelValues(ctx, "id", nil, 100)
 	if err != nil || len(values) != 14 {
 		t.Fatal(values, err)
 	}
-	all, err := x.Series(ctx, [][]*labels.Matcher{{labels.MustNewMatcher(labels.MatchRegexp, "id", "11|30|31|32")}}, 100)
+	all, _, err := x.Series(ctx, [][]*labels.Matcher{{labels.MustNewMatcher(labels.MatchRegexp, "id", "11|30|31|32")}}, 100)
 	if err != nil || len(all) != 3 {
 		t.Fatal(all, err)
 	}
@@ -257,7 +323,7 @@ func TestListsEndWithTheirContext(t *testing.T) {
 	defer cancel()
 	e := &endless{after: 1000, leave: cancel}
 	x.Keep(e)
-	if _, err := x.LabelNames(ctx, nil, 10); !errors.Is(err, context.Canceled) || e.asked > e.after+checkEvery {
+	if _, _, err := x.LabelNames(ctx, nil, 10); !errors.Is(err, context.Canceled) || e.asked > e.after+checkEvery {
 		t.Errorf("%v after %d series", err, e.asked)
 	}
 }

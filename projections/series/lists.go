@@ -2,10 +2,12 @@ package series
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
@@ -31,9 +33,35 @@ func (x *Index) union(ctx context.Context, sets [][]*labels.Matcher) ([]log.Seri
 	return all, nil
 }
 
+// names returns the names of series that lists leave out, sorted.
+func (x *Index) names() []string {
+	if x.foreign == nil {
+		return nil
+	}
+	return slices.Sorted(slices.Values(x.foreign()))
+}
+
+// shaded says whether there is a resident series that lists leave out.
+func (x *Index) shaded(ctx context.Context, names []string) bool {
+	return len(names) > 0 && x.postings.Postings(ctx, model.MetricNameLabel, names...).Next()
+}
+
+// own returns visit for all series but those of the given names.
+func own(names []string, visit func(labels.Labels)) func(labels.Labels) {
+	if len(names) == 0 {
+		return visit
+	}
+	return func(ls labels.Labels) {
+		if _, foreign := slices.BinarySearch(names, ls.Get(model.MetricNameLabel)); !foreign {
+			visit(ls)
+		}
+	}
+}
+
 // each calls visit with the label set of every series that matches any of the sets of matchers, resident or stored, each once.
 // Series that become resident meanwhile are met, too.
 func (x *Index) each(ctx context.Context, sets [][]*labels.Matcher, visit func(labels.Labels)) error {
+	visit = own(x.names(), visit)
 	f := x.Follow() // first: a stored series that comes back meanwhile is one or the other
 	defer f.End()
 	refs, err := x.union(ctx, sets)
@@ -52,6 +80,20 @@ func (x *Index) each(ctx context.Context, sets [][]*labels.Matcher, visit func(l
 	return x.others(ctx, f, refs, sets, visit)
 }
 
+// MaxStored is the number of series that are not resident which one list looks at: each may have to be read from disk.
+const MaxStored = 500_000
+
+// errCut says that there are more series than one list looks at.
+var errCut = errors.New("series: too many series that are not resident")
+
+// uncut tells whether a list was cut from other errors.
+func uncut(err error) (cut bool, other error) {
+	if errors.Is(err, errCut) {
+		return true, nil
+	}
+	return false, err
+}
+
 // checkEvery is the number of stored series between two looks at the context: each may have to be read from disk.
 const checkEvery = 256
 
@@ -68,6 +110,9 @@ func (x *Index) others(ctx context.Context, f *Follower, refs []log.SeriesRef, s
 		}
 		if _, met := seen[ref]; met {
 			return nil
+		}
+		if len(seen) >= x.mostStored {
+			return errCut
 		}
 		ls, ok, err := x.Find(ref)
 		if err != nil {
@@ -92,56 +137,52 @@ func (x *Index) others(ctx context.Context, f *Follower, refs []log.SeriesRef, s
 	return ctx.Err()
 }
 
-// Series returns the label sets that match any of the sets of matchers, in order, at most limit of them.
-func (x *Index) Series(ctx context.Context, sets [][]*labels.Matcher, limit int) ([]labels.Labels, error) {
-	var out []labels.Labels
-	if err := x.each(ctx, sets, func(ls labels.Labels) { out = append(out, ls) }); err != nil {
-		return nil, err
+// Series returns the label sets that match any of the sets of matchers, in order, at most limit of them. cut says that some may be
+// missing because there are more than MaxStored series that are not resident; so it does of the other lists.
+func (x *Index) Series(ctx context.Context, sets [][]*labels.Matcher, limit int) (list []labels.Labels, cut bool, err error) {
+	list = []labels.Labels{}
+	if cut, err = uncut(x.each(ctx, sets, func(ls labels.Labels) { list = append(list, ls) })); err != nil {
+		return nil, false, err
 	}
-	if out == nil {
-		out = []labels.Labels{}
-	}
-	slices.SortFunc(out, labels.Compare)
-	return out[:min(limit, len(out))], nil
+	slices.SortFunc(list, labels.Compare)
+	return list[:min(limit, len(list))], cut, nil
 }
 
 // LabelNames returns the label names of the series that match any of the sets of matchers, in order, at most limit of them.
-func (x *Index) LabelNames(ctx context.Context, sets [][]*labels.Matcher, limit int) ([]string, error) {
+func (x *Index) LabelNames(ctx context.Context, sets [][]*labels.Matcher, limit int) (list []string, cut bool, err error) {
 	seen := make(map[string]struct{})
 	visit := func(ls labels.Labels) {
 		ls.Range(func(l labels.Label) { seen[l.Name] = struct{}{} })
 	}
-	var err error
 	if len(sets) > 0 {
 		err = x.each(ctx, sets, visit)
 	} else {
 		err = x.all(ctx, seen, x.postings.LabelNames, visit)
 	}
-	if err != nil {
-		return nil, err
+	if cut, err = uncut(err); err != nil {
+		return nil, false, err
 	}
-	return ordered(seen, limit), nil
+	return ordered(seen, limit), cut, nil
 }
 
 // LabelValues returns the values that one label has in the series that match any of the sets of matchers, in order, at most
 // limit of them.
-func (x *Index) LabelValues(ctx context.Context, name string, sets [][]*labels.Matcher, limit int) ([]string, error) {
+func (x *Index) LabelValues(ctx context.Context, name string, sets [][]*labels.Matcher, limit int) (list []string, cut bool, err error) {
 	seen := make(map[string]struct{})
 	visit := func(ls labels.Labels) {
 		if v := ls.Get(name); v != "" {
 			seen[v] = struct{}{}
 		}
 	}
-	var err error
 	if len(sets) > 0 {
 		err = x.each(ctx, sets, visit)
 	} else {
 		err = x.all(ctx, seen, func() []string { return x.postings.LabelValues(ctx, name, nil) }, visit)
 	}
-	if err != nil {
-		return nil, err
+	if cut, err = uncut(err); err != nil {
+		return nil, false, err
 	}
-	return ordered(seen, limit), nil
+	return ordered(seen, limit), cut, nil
 }
 
 // all gathers words of every series there is: those of the resident ones from the postings, where each stands once.
@@ -149,10 +190,14 @@ func (x *Index) all(ctx context.Context, seen map[string]struct{}, resident func
 	f := x.Follow()
 	defer f.End()
 	x.Sweep() // what is gone has no word
+	names := x.names()
+	if x.shaded(ctx, names) {
+		return x.each(ctx, nil, visit)
+	}
 	for _, w := range resident() {
 		seen[w] = struct{}{}
 	}
-	return x.others(ctx, f, nil, nil, visit)
+	return x.others(ctx, f, nil, nil, own(names, visit))
 }
 
 func ordered(set map[string]struct{}, limit int) []string {

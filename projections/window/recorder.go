@@ -84,6 +84,7 @@ type Recorder struct {
 	recorded atomic.Uint64
 	failures atomic.Uint64
 	whole    sync.Map // the records, by id, of which a look left nothing once
+	last     sync.Map // the newest Evaluation of each record, by id
 }
 
 // record is one recorded window. Materializations that differ only in what they are called share one.
@@ -141,6 +142,21 @@ func (r *Recorder) Lag() (steps int64, since time.Duration) {
 		return 0, 0
 	}
 	return r.behind.Load(), max(0, r.opts.Now().Sub(time.UnixMilli(at)))
+}
+
+// Evaluation is one of a record by the Recorder, of one or more steps at once.
+type Evaluation struct {
+	At   time.Time // when it began
+	Took time.Duration
+}
+
+// Last returns the newest evaluation of a materialization of a plan that was recorded since the process began; false if there was none.
+func (r *Recorder) Last(p *plan.Plan, m *plan.Materialization) (Evaluation, bool) {
+	e, ok := r.last.Load(p.RecordID(m))
+	if !ok {
+		return Evaluation{}, false
+	}
+	return e.(Evaluation), true
 }
 
 // Recorded returns the number of steps recorded so far.
@@ -274,12 +290,14 @@ func (r *Recorder) adopt() error {
 	if err := r.store.Keep(keep); err != nil {
 		return err
 	}
-	r.whole.Range(func(id, _ any) bool {
-		if _, ok := keep[id.(uint64)]; !ok {
-			r.whole.Delete(id)
-		}
-		return true
-	})
+	for _, of := range []*sync.Map{&r.whole, &r.last} {
+		of.Range(func(id, _ any) bool {
+			if _, ok := keep[id.(uint64)]; !ok {
+				of.Delete(id)
+			}
+			return true
+		})
+	}
 	r.plan, r.records = p, records
 	return nil
 }
@@ -412,7 +430,9 @@ func (r *Recorder) record(ctx context.Context, rec *record, seq log.Seq, todo []
 // run evaluates and stores the steps from start to end. Where that fails, each half is tried by itself, so that one step which
 // panes cannot answer keeps no other from being recorded.
 func (r *Recorder) run(ctx context.Context, rec *record, seq log.Seq, start, end int64) (failed []int64, err error) {
+	began := r.opts.Now()
 	steps, err := r.eval.Evaluate(ctx, rec.name, start, end)
+	took := r.opts.Now().Sub(began)
 	var p pending
 	switch {
 	case err == nil:
@@ -440,6 +460,7 @@ func (r *Recorder) run(ctx context.Context, rec *record, seq log.Seq, start, end
 	for _, s := range steps {
 		rec.asOf[s.Time] = s.AsOf
 	}
+	r.last.Store(rec.id, Evaluation{began, took})
 	r.recorded.Add(uint64(len(steps)))
 	return nil, nil
 }

@@ -30,6 +30,7 @@ type Forwarder interface {
 type Options struct {
 	Upstream     Forwarder                 // where misses go; nil: they are errors
 	Copy         Copy                      // the exact copy that the engine has: it comes first where the exact source is wanted; nil: none
+	Recorded     Recorded                  // lists what is recorded; nil: nothing is
 	Exemplars    storage.ExemplarQueryable // nil: none are kept
 	Lookback     time.Duration             // of instant selectors; 0 = 5m
 	QueryTimeout time.Duration             // bound and default of the parameter timeout; 0 = DefaultQueryTimeout

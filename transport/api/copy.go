@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/index"
 
 	"tidemark/log"
+	"tidemark/projections/query"
 )
 
 // Copy is an exact copy of the samples, from which lists are answered besides queries.
@@ -62,19 +63,47 @@ func (a *API) querier(ctx context.Context, r timeRange) (storage.Querier, error)
 	return a.opts.Copy.Querier(r.start, r.end)
 }
 
-// merged lists what the index and the exact copy know. The copy alone respects a range of times: with one that it has whole, it alone is
-// asked; otherwise it adds what the index has forgotten.
-func merged[T any](ctx context.Context, a *API, l *lookup, compare func(x, y T) int,
-	fromIndex func() ([]T, error), fromCopy func(q storage.Querier, set []*labels.Matcher, hints *storage.LabelHints) ([]T, error),
-) (all []T, err error) {
+// merged lists what the index and the exact copy know of what was written, and beside it words of what is recorded. The copy alone
+// respects a range of times: with one that it has whole, it alone is asked; otherwise it adds what the index has forgotten.
+func merged[T any](ctx context.Context, a *API, l *lookup, compare func(x, y T) int, namesOnly bool, words func(labels.Labels, func(T)),
+	fromIndex func() ([]T, bool, error), fromCopy func(q storage.Querier, set []*labels.Matcher, hints *storage.LabelHints) ([]T, error),
+) (all []T, warnings []string, err error) {
 	if l.span.empty() {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if a.opts.Copy == nil || !l.span.given || l.span.start <= a.opts.Copy.Oldest() {
-		if all, err = fromIndex(); err != nil || a.opts.Copy == nil {
-			return all, err
+		var cut bool
+		if all, cut, err = fromIndex(); err != nil {
+			return nil, nil, err
+		}
+		if cut {
+			warnings = append(warnings, warnUnseen)
 		}
 	}
+	if a.opts.Copy != nil {
+		found, err := copied(ctx, a, l, fromCopy)
+		if err != nil {
+			return nil, nil, err
+		}
+		all = append(all, found...)
+	}
+	if a.opts.Recorded != nil {
+		sets, more, err := a.opts.Recorded.RecordedSeries(ctx, l.sets, l.span.start, l.span.end, namesOnly)
+		if err != nil {
+			return nil, nil, err
+		}
+		warnings = append(warnings, more...)
+		for _, ls := range sets {
+			words(ls, func(word T) { all = append(all, word) })
+		}
+	}
+	slices.SortFunc(all, compare)
+	all = slices.CompactFunc(all, func(x, y T) bool { return compare(x, y) == 0 })
+	return all[:min(len(all), l.limit+1)], warnings, nil
+}
+
+// copied lists what the exact copy knows, in no order.
+func copied[T any](ctx context.Context, a *API, l *lookup, list func(q storage.Querier, set []*labels.Matcher, hints *storage.LabelHints) ([]T, error)) (all []T, err error) {
 	q, err := a.querier(ctx, l.span)
 	if err != nil {
 		return nil, err
@@ -85,20 +114,18 @@ func merged[T any](ctx context.Context, a *API, l *lookup, compare func(x, y T) 
 		sets = [][]*labels.Matcher{nil}
 	}
 	for _, set := range sets {
-		found, err := fromCopy(q, set, &storage.LabelHints{Limit: l.limit + 1})
+		found, err := list(q, set, &storage.LabelHints{Limit: l.limit + 1})
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, found...)
 	}
-	slices.SortFunc(all, compare)
-	all = slices.CompactFunc(all, func(x, y T) bool { return compare(x, y) == 0 })
-	return all[:min(len(all), l.limit+1)], nil
+	return all, nil
 }
 
 // seriesIn lists the label sets of series that have samples in a querier's range.
 func seriesIn(ctx context.Context, q storage.Querier, span timeRange, set []*labels.Matcher, limit int) ([]labels.Labels, error) {
-	hints := &storage.SelectHints{Start: span.start, End: span.end, Func: "series", Limit: limit}
+	hints := &storage.SelectHints{Start: span.start, End: span.end, Func: query.FuncSeries, Limit: limit}
 	found := q.Select(ctx, false, hints, set...)
 	var out []labels.Labels
 	for found.Next() {

@@ -105,6 +105,15 @@ func classify(err error) *Error {
 		return &Error{Type: TypeUnavailable, Status: http.StatusConflict, Err: err}
 	case errors.Is(err, log.ErrPoisoned), errors.Is(err, log.ErrClosed):
 		return &Error{Type: TypeUnavailable, RetryAfter: retryLog, Err: err}
+	}
+	if miss := (*query.MissError)(nil); errors.As(err, &miss) {
+		return &Error{Type: TypeExecution, Err: err} // what is recorded cannot be told
+	}
+	switch query.KindOf(err) {
+	case query.KindTimeout:
+		return &Error{Type: TypeTimeout, Err: err}
+	case query.KindCanceled:
+		return &Error{Type: TypeCanceled, Err: err}
 	default:
 		return &Error{Type: TypeInternal, Err: err}
 	}

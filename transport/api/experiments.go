@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"time"
 
 	kithttp "github.com/go-kit/kit/transport/http"
 
@@ -22,7 +23,7 @@ type ExperimentLister interface {
 
 // ExperimentReader reads experiments anew.
 type ExperimentReader interface {
-	// Fresh returns what is counted now, and writes nothing.
+	// Fresh returns what is counted of everything that was acknowledged before, and writes nothing.
 	Fresh(ctx context.Context, name string) (*master.Row, error)
 	// Rescan stores it besides.
 	Rescan(ctx context.Context, name string) (*master.Row, error)
@@ -63,9 +64,10 @@ type experimentRow struct {
 	RetiredAt      *int64    `json:"retired_at_ms,omitempty"`
 	ObservedAt     *int64    `json:"observed_at_ms"`
 	AsOf           log.Seq   `json:"as_of_seq"`
-	Stale          bool      `json:"stale"`           // the last reading failed: the row is that of the reading before
-	Error          string    `json:"error,omitempty"` // why
-	Rates          []float64 `json:"rates,omitempty"` // samples per second in equal slots of the day up to scanned_at_ms, oldest first
+	Unscanned      bool      `json:"unscanned,omitempty"` // the table does not have it yet, or has it as retired: the row is of now
+	Stale          bool      `json:"stale"`               // the last reading failed: the row is that of the reading before
+	Error          string    `json:"error,omitempty"`     // why
+	Rates          []float64 `json:"rates,omitempty"`     // samples per second in equal slots of the day up to scanned_at_ms, oldest first
 }
 
 // at is a time that may never have been.
@@ -197,19 +199,37 @@ func (x Experiments) list(ctx context.Context, request any) (any, error) {
 	return out, nil
 }
 
+// returnedWait bounds how long the detail of a retired experiment waits to see whether it has returned.
+const returnedWait = 2 * time.Second
+
+// detail answers from the table, without waiting. One that is not in the table, because it was written to, or has returned, after the last
+// scan, exists from its first acknowledged sample on: it is read, as with fresh=true.
 func (x Experiments) detail(ctx context.Context, request any) (any, error) {
 	q := request.(detailRequest)
-	var row *master.Row
-	var err error
-	if q.fresh {
-		row, err = x.Reader.Fresh(ctx, q.name)
-	} else {
-		row, err = x.Lister.Get(q.name)
+	listed, err := x.Lister.Get(q.name)
+	if err != nil && !errors.Is(err, master.ErrUnknown) {
+		return nil, masterError(err)
+	}
+	inTable := listed != nil && listed.State == master.Hot
+	if inTable && !q.fresh {
+		return experimentOf(listed), nil
+	}
+	bound := ctx
+	if listed != nil && !q.fresh {
+		var cancel context.CancelFunc
+		bound, cancel = context.WithTimeout(ctx, returnedWait)
+		defer cancel()
+	}
+	row, err := x.Reader.Fresh(bound, q.name)
+	if err != nil && listed != nil && !q.fresh && ctx.Err() == nil {
+		row, err = listed, nil // what is recorded is all that can be said
 	}
 	if err != nil {
 		return nil, masterError(err)
 	}
-	return experimentOf(row), nil
+	out := experimentOf(row)
+	out.Unscanned = row.State == master.Hot && !inTable
+	return out, nil
 }
 
 func decodeList(_ context.Context, r *http.Request) (any, error) {

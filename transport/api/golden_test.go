@@ -69,11 +69,11 @@ func TestEnvelopesAndListsAreWhatPrometheusWrites(t *testing.T) {
 		"error": func(w *httptest.ResponseRecorder) {
 			WriteError(w, &Error{Type: TypeBadData, Err: errors.New("invalid parameter \"query\": 1:5: parse error: <unclosed> & left\n\u2028\xff\x01")})
 		},
-		"list of names":     func(w *httptest.ResponseRecorder) { writeTexts(w, []string{"a", "<b>&\"\n", "\u2028\xff"}, 9) },
-		"list of none":      func(w *httptest.ResponseRecorder) { writeTexts(w, nil, 9) },
-		"list cut":          func(w *httptest.ResponseRecorder) { writeTexts(w, []string{"a", "b"}, 1) },
-		"list of series":    func(w *httptest.ResponseRecorder) { writeSeries(w, series, 9) },
-		"list of no series": func(w *httptest.ResponseRecorder) { writeSeries(w, nil, 9) },
+		"list of names":     func(w *httptest.ResponseRecorder) { writeTexts(w, []string{"a", "<b>&\"\n", "\u2028\xff"}, 9, nil) },
+		"list of none":      func(w *httptest.ResponseRecorder) { writeTexts(w, nil, 9, nil) },
+		"list cut":          func(w *httptest.ResponseRecorder) { writeTexts(w, []string{"a", "b"}, 1, nil) },
+		"list of series":    func(w *httptest.ResponseRecorder) { writeSeries(w, series, 9, nil) },
+		"list of no series": func(w *httptest.ResponseRecorder) { writeSeries(w, nil, 9, nil) },
 	}
 	for name, f := range got {
 		t.Run(name, func(t *testing.T) {

@@ -24,8 +24,8 @@ type RuleGroup struct {
 	Rules          []RecordedRule `json:"rules"`
 	Interval       float64        `json:"interval"` // seconds
 	Limit          int            `json:"limit"`
-	EvaluationTime float64        `json:"evaluationTime"` // seconds; rules are not evaluated by the clock, hence 0
-	LastEvaluation time.Time      `json:"lastEvaluation"`
+	EvaluationTime float64        `json:"evaluationTime"` // seconds, of all its rules
+	LastEvaluation time.Time      `json:"lastEvaluation"` // the newest of its rules
 }
 
 // RecordedRule is a recording rule, with the members that Prometheus' API gives it.
@@ -35,9 +35,9 @@ type RecordedRule struct {
 	Labels         map[string]string `json:"labels"`
 	Health         string            `json:"health"`
 	LastError      string            `json:"lastError,omitempty"`
-	EvaluationTime float64           `json:"evaluationTime"`
-	LastEvaluation time.Time         `json:"lastEvaluation"`
-	Type           string            `json:"type"` // always "recording"
+	EvaluationTime float64           `json:"evaluationTime"` // seconds that the last evaluation took; of several steps, all of them
+	LastEvaluation time.Time         `json:"lastEvaluation"` // when the newest steps were recorded, or up to when windows are published
+	Type           string            `json:"type"`           // always "recording"
 }
 
 // RuleLister lists the recorded windows: rules by file, group and position.

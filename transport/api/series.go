@@ -14,12 +14,19 @@ import (
 	"tidemark/projections/query"
 )
 
-// SeriesIndex knows which label sets exist. All three take the union over the sets of matchers (no sets: everything), give
-// each entry once, in order, and at most limit of them.
+// SeriesIndex knows which label sets were written. All three take the union over the sets of matchers (no sets: everything), give
+// each entry once, in order, and at most limit of them. cut says that not all series were looked at.
 type SeriesIndex interface {
-	Series(ctx context.Context, sets [][]*labels.Matcher, limit int) ([]labels.Labels, error)
-	LabelNames(ctx context.Context, sets [][]*labels.Matcher, limit int) ([]string, error)
-	LabelValues(ctx context.Context, name string, sets [][]*labels.Matcher, limit int) ([]string, error)
+	Series(ctx context.Context, sets [][]*labels.Matcher, limit int) (list []labels.Labels, cut bool, err error)
+	LabelNames(ctx context.Context, sets [][]*labels.Matcher, limit int) (list []string, cut bool, err error)
+	LabelValues(ctx context.Context, name string, sets [][]*labels.Matcher, limit int) (list []string, cut bool, err error)
+}
+
+// Recorded lists the series that are read under the names of materializations and of what rules record. *query.Engine is one.
+type Recorded interface {
+	// RecordedSeries lists what any of the sets of matchers selects (no sets: everything) of what has a value from one time to another,
+	// in ms. With namesOnly it may leave out all but one of each name. The warnings say what may be missing.
+	RecordedSeries(ctx context.Context, sets [][]*labels.Matcher, from, to int64, namesOnly bool) (list []labels.Labels, warnings []string, err error)
 }
 
 // lookup is what the three kinds of list have in common. The index has no time dimension: without an exact copy start and end are
@@ -73,8 +80,8 @@ func (a *API) Series(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), a.opts.QueryTimeout)
 	defer cancel()
-	found, err := merged(ctx, a, l, labels.Compare,
-		func() ([]labels.Labels, error) { return a.series.Series(ctx, l.sets, l.limit+1) },
+	found, warnings, err := merged(ctx, a, l, labels.Compare, false, func(ls labels.Labels, add func(labels.Labels)) { add(ls) },
+		func() ([]labels.Labels, bool, error) { return a.series.Series(ctx, l.sets, l.limit+1) },
 		func(q storage.Querier, set []*labels.Matcher, hints *storage.LabelHints) ([]labels.Labels, error) {
 			return seriesIn(ctx, q, l.span, set, hints.Limit)
 		})
@@ -82,10 +89,10 @@ func (a *API) Series(w http.ResponseWriter, r *http.Request) {
 		a.listError(w, err)
 		return
 	}
-	writeSeries(w, found, l.limit)
+	writeSeries(w, found, l.limit, warnings)
 }
 
-func writeSeries(w http.ResponseWriter, found []labels.Labels, limit int) {
+func writeSeries(w http.ResponseWriter, found []labels.Labels, limit int, warnings []string) {
 	cut := len(found) > limit
 	if cut {
 		found = found[:limit]
@@ -101,7 +108,7 @@ func writeSeries(w http.ResponseWriter, found []labels.Labels, limit int) {
 		e.flushIfFull()
 	}
 	e.buf = append(e.buf, ']')
-	e.end(cut)
+	e.end(cut, warnings)
 }
 
 // LabelNames serves /api/v1/labels.
@@ -113,8 +120,9 @@ func (a *API) LabelNames(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), a.opts.QueryTimeout)
 	defer cancel()
-	names, err := merged(ctx, a, l, strings.Compare,
-		func() ([]string, error) { return a.series.LabelNames(ctx, l.sets, l.limit+1) },
+	names, warnings, err := merged(ctx, a, l, strings.Compare, false,
+		func(ls labels.Labels, add func(string)) { ls.Range(func(l labels.Label) { add(l.Name) }) },
+		func() ([]string, bool, error) { return a.series.LabelNames(ctx, l.sets, l.limit+1) },
 		func(q storage.Querier, set []*labels.Matcher, hints *storage.LabelHints) ([]string, error) {
 			names, _, err := q.LabelNames(ctx, hints, set...)
 			return names, err
@@ -123,7 +131,7 @@ func (a *API) LabelNames(w http.ResponseWriter, r *http.Request) {
 		a.listError(w, err)
 		return
 	}
-	writeTexts(w, names, l.limit)
+	writeTexts(w, names, l.limit, warnings)
 }
 
 // LabelValues serves /api/v1/label/{name}/values.
@@ -143,8 +151,13 @@ func (a *API) LabelValues(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), a.opts.QueryTimeout)
 	defer cancel()
-	values, err := merged(ctx, a, l, strings.Compare,
-		func() ([]string, error) { return a.series.LabelValues(ctx, name, l.sets, l.limit+1) },
+	values, warnings, err := merged(ctx, a, l, strings.Compare, name == model.MetricNameLabel,
+		func(ls labels.Labels, add func(string)) {
+			if v := ls.Get(name); v != "" {
+				add(v)
+			}
+		},
+		func() ([]string, bool, error) { return a.series.LabelValues(ctx, name, l.sets, l.limit+1) },
 		func(q storage.Querier, set []*labels.Matcher, hints *storage.LabelHints) ([]string, error) {
 			values, _, err := q.LabelValues(ctx, name, hints, set...)
 			return values, err
@@ -153,10 +166,10 @@ func (a *API) LabelValues(w http.ResponseWriter, r *http.Request) {
 		a.listError(w, err)
 		return
 	}
-	writeTexts(w, values, l.limit)
+	writeTexts(w, values, l.limit, warnings)
 }
 
-func writeTexts(w http.ResponseWriter, texts []string, limit int) {
+func writeTexts(w http.ResponseWriter, texts []string, limit int, warnings []string) {
 	cut := len(texts) > limit
 	if cut {
 		texts = texts[:limit]
@@ -164,13 +177,16 @@ func writeTexts(w http.ResponseWriter, texts []string, limit int) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
 	e := encoder{w: w, buf: appendList([]byte(`{"status":"success","data":`), texts)}
-	e.end(cut)
+	e.end(cut, warnings)
 }
 
 // end closes the envelope of a list.
-func (e *encoder) end(cut bool) {
+func (e *encoder) end(cut bool, warnings []string) {
 	if cut {
-		e.buf = appendStrings(e.buf, `,"warnings":`, []string{warnTruncated})
+		warnings = append(warnings, warnTruncated)
+	}
+	if len(warnings) > 0 {
+		e.buf = appendStrings(e.buf, `,"warnings":`, warnings)
 	}
 	e.buf = append(e.buf, '}')
 	e.flush()
@@ -200,7 +216,10 @@ func NotFound(w http.ResponseWriter, r *http.Request) {
 	WriteError(w, &Error{Type: TypeNotFound, Err: fmt.Errorf("no such endpoint: %s", r.URL.Path)})
 }
 
-const warnTruncated = "results truncated due to limit"
+const (
+	warnTruncated = "results truncated due to limit"
+	warnUnseen    = "some series that have ended were not looked at, there are too many: name more of what is asked for"
+)
 
 var errMethod = errors.New("method not allowed")
 

@@ -174,8 +174,8 @@ type Materialization struct {
 	// where the expression has no quantile_over_time.
 	QuantileError *float64         `json:"quantile_error"`
 	LagEvents     int64            `json:"lag_events"` // events in the log that its fold has not applied
-	Hits          int64            `json:"hits"`
-	Misses        map[string]int64 `json:"misses"` // by reason
+	Hits          int64            `json:"hits"`       // parts of queries that it answered since the start of the process
+	Misses        map[string]int64 `json:"misses"`     // parts that it could not answer though it holds what they read, by reason
 	Backfill      *Backfill        `json:"backfill,omitempty"`
 }
 

@@ -44,10 +44,11 @@ export function Experiment({ route }) {
       ${!r && !row.error && html`<${Loading} />`}
       ${r && html`
         ${r.state === 'retired' && html`<${Note} kind="info" title="This experiment is retired">Nothing of it is lost; it comes back with its next sample.</${Note}>`}
+        ${r.unscanned && html`<${Note} kind="info" title="Not scanned yet">These numbers are of now. The list of experiments has it from the next scan on; <em>Rescan</em> does it at once.</${Note}>`}
         ${r.stale && html`<${Note} kind="warn" title="The last reading failed">${r.error}</${Note}>`}
         <${Figures} r=${r} />
         <${Actions} key=${name} name=${name} done=${row.reload} />
-        <${Rates} name=${name} hot=${r.state === 'hot'} n=${r.sample_count} />`}
+        <${Rates} name=${name} hot=${r.state === 'hot'} scanned=${!r.unscanned} n=${r.sample_count} />`}
       ${label && html`<${Inside} key=${name} name=${name} label=${label} />`}
       ${r && html`<${Tasks} name=${name} />`}`}`;
 }
@@ -112,15 +113,18 @@ function Actions({ name, done }) {
   </${Panel}>`;
 }
 
-function Rates({ name, hot, n }) {
-  const rates = useLoad((signal) => (hot ? get(path(name, '/rates'), { slots }, signal) : Promise.resolve({ data: null })), [name, hot, n]);
+const noHistory = html`<${Empty} title="No history yet">It grows with each scan in which samples have come.</${Empty}>`;
+
+function Rates({ name, hot, scanned, n }) {
+  const rates = useLoad((signal) => (hot && scanned ? get(path(name, '/rates'), { slots }, signal) : Promise.resolve({ data: null })), [name, hot, scanned, n]);
   const lines = useMemo(() => linesOf(rates.data), [rates.data]);
   if (!hot) return null;
   const nothing = rates.data && lines.every((l) => l.values.every((v) => !v));
   return html`<${Panel} title="Samples a second, by the scans of the last day">
-    ${rates.error ? html`<${Failure} error=${rates.error} what="The history cannot be read" retry=${rates.reload} />`
+    ${!scanned ? noHistory
+    : rates.error ? html`<${Failure} error=${rates.error} what="The history cannot be read" retry=${rates.reload} />`
     : !rates.data ? html`<${Loading} />`
-    : nothing ? html`<${Empty} title="No history yet">It grows with each scan in which samples have come.</${Empty}>`
+    : nothing ? noHistory
     : html`<${Chart} lines=${lines} from=${beginning(rates.data)} to=${rates.data.until_ms} height=${200} area label="Samples a second over the last day" />
       ${lines.length > 1 && html`<${Key} lines=${lines} />`}`}
   </${Panel}>`;

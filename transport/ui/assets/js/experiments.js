@@ -92,7 +92,7 @@ function Search({ value, onChange }) {
 }
 
 function None({ page, search, state, first }) {
-  if (search) return html`<${Empty} title="Nothing has this in its name">The search takes “${search}” as it is written, capitals included${state === 'all' ? '' : html`, and only among the ${state === 'hot' ? 'active' : state} ones`}.</${Empty}>`;
+  if (search) return html`<${Empty} title="Nothing has this in its name">The search takes “${search}” as it is written, capitals included${state === 'all' ? '' : html`, and only among the ${state === 'hot' ? 'active' : state} ones`}. What was written since the last scan is not listed yet: <a href=${href('experiment', search)}>open “${search}” by its name</a>.</${Empty}>`;
   if (page.offset > 0 && page.total > 0) return html`<${Empty} title="There is no such page"><a href=${first}>To the first page</a></${Empty}>`;
   if (state === 'retired') return html`<${Empty} title="None is retired">An experiment retires when nothing was written to it for a while; it stays findable here.</${Empty}>`;
   return html`<${Empty} title="No experiments yet">They appear with the first samples that carry the experiment label, after the next scan.</${Empty}>`;

@@ -1,8 +1,9 @@
-// How an expression is, or would be, answered: its parts, what each is read from, and why where it is not.
+// How an expression is, or would be, answered: its tree, what each node is read from, and why where it is not.
 import { html } from './html.js';
 import { get } from './api.js';
 import { useLoad } from './load.js';
-import { Badge, Empty, Failure, Loading, Note } from './parts.js';
+import { Badge, Copy, Empty, Failure, Loading, Note } from './parts.js';
+import { Tree } from './tree.js';
 import * as format from './format.js';
 
 export function Explain({ expr, times, ranged, materializations }) {
@@ -18,20 +19,39 @@ export function Explain({ expr, times, ranged, materializations }) {
   return html`
     <p class="hint">${missing === 0 ? 'Every part is answered from panes or recorded windows.'
     : `${missing} of ${parts.length} ${parts.length === 1 ? 'part' : 'parts'} cannot be answered from panes${unanswered < missing ? ', and what this server has of raw samples answers them instead' : ''}.`}</p>
-    <ol class="parts">${parts.map((p) => html`<${Part} key=${p.node} part=${p} materializations=${materializations} />`)}</ol>`;
+    <${Tree} key=${expr} root=${plan.data.tree} label="How the expression is answered" row=${(node) => html`<${Row} node=${node} />`}
+      below=${(node) => node.part && (node.part.miss ? html`<${Miss} reason=${node.part.miss.reason} detail=${node.part.miss.detail} />` : html`<${Source} part=${node.part} />`)} />
+    ${plan.data.add && html`<div class="add"><div class="add-head"><strong>To have it answered from panes, add to tidemark.yml</strong><${Copy} text=${plan.data.add} /></div>
+      <pre class="snippet">${plan.data.add}</pre></div>`}`;
 }
 
-const sources = { panes: 'good', recorded: 'good', local: 'warn', none: 'bad' };
+// The route of a node: of a part where it is read from, of what the engine makes of parts what they come to.
+const routes = {
+  panes: ['good', 'read from panes: warm where they are published, live where they are open'],
+  recorded: ['good', 'read from recorded windows'],
+  local: ['warn', "read from this server's exact copy of the samples"],
+  upstream: ['warn', 'forwarded to the Prometheus behind this server'],
+  none: ['bad', 'nothing here answers it'],
+  hybrid: ['violet', 'partly from panes, partly from raw samples'],
+  constant: ['quiet', 'computed without reading anything'],
+};
 
-function Part({ part, materializations }) {
-  const children = part.children || part.parts || [];
-  return html`<li class="part">
-    <div class="part-head"><code class="part-node">${part.node}</code>
-      <span class="part-badges">${part.miss && html`<${Badge} kind=${part.source === 'none' ? 'bad' : 'quiet'}>${part.miss.reason}</${Badge}> `}
-        <${Badge} kind=${sources[part.source] || 'quiet'}>${part.source}</${Badge}></span></div>
-    ${part.miss ? html`<${Miss} reason=${part.miss.reason} detail=${part.miss.detail} node=${part.node} materializations=${materializations} />` : html`<${Source} part=${part} />`}
-    ${children.length > 0 && html`<ol class="parts">${children.map((c) => html`<${Part} key=${c.node} part=${c} materializations=${materializations} />`)}</ol>`}
-  </li>`;
+// routeOf says from what a node is answered; '' where nothing below it reads.
+function routeOf(node) {
+  if (node.part) return node.part.source;
+  const below = new Set((node.children || []).map(routeOf).filter(Boolean));
+  if (below.has('none')) return 'none';
+  if (below.has('panes') && below.has('recorded')) below.delete('recorded'); // both are panes'
+  return below.size > 1 ? 'hybrid' : [...below][0] || '';
+}
+
+function Row({ node }) {
+  const route = routeOf(node) || 'constant';
+  const [kind, words] = routes[route] || ['quiet', ''];
+  return html`<code class="tree-node">${node.node}</code>
+    <span class="tree-kind">${node.part ? '' : node.kind === 'constant' ? 'constant' : route === 'constant' ? node.kind : `${node.kind}, by the engine`}</span>
+    <span class="tree-badges">${node.part && node.part.miss && html`<${Badge} kind=${route === 'none' ? 'bad' : 'quiet'}>${node.part.miss.reason}</${Badge}> `}
+      ${node.kind !== 'constant' && html`<${Badge} kind=${kind} title=${words}>${route === 'none' ? 'no answer' : route}</${Badge}>`}</span>`;
 }
 
 function Source({ part }) {
@@ -48,7 +68,7 @@ function Source({ part }) {
 }
 
 const advice = {
-  no_materialization: 'No materialization covers it. With an entry like this one in tidemark.yml it becomes warm:',
+  no_materialization: 'No materialization covers it.',
   off_grid: 'The times are not on the grid of the materialization. Ask at multiples of its step.',
   unpublished: 'Some windows are still open. They are published by a barrier, by later samples, or by the clock; until then ask for an earlier time.',
   before_retention: 'It reaches back to before the materialization began, or beyond its retention.',
@@ -60,7 +80,7 @@ export function Miss({ reason, detail, node, materializations }) {
   return html`<div class="miss">
     ${detail && html`<p>${format.readable(detail)}</p>`}
     ${advice[reason] && html`<p>${advice[reason]}</p>`}
-    ${reason === 'no_materialization' && node && html`<pre class="snippet">${`materializations:
+    ${reason === 'no_materialization' && node && html`<p>With an entry like this one in tidemark.yml it becomes warm:</p><pre class="snippet">${`materializations:
   - name: a_name
     expr: ${yamlText(node)}
     every: ${every}`}</pre>`}

@@ -4,6 +4,7 @@ import { get, post } from './api.js';
 import { href } from './route.js';
 import { useAction, useLoad } from './load.js';
 import { Chart } from './chart.js';
+import { Limits } from './limits.js';
 import { Badge, Confirm, Empty, Failure, Field, Loading, Note, Outcome, Panel, Scroll, Tiles, Time } from './parts.js';
 import * as format from './format.js';
 
@@ -30,7 +31,8 @@ export function LogScreen() {
     <${Projections} rows=${s.projections} views=${s.views} head=${s.log.head_seq} />
     <${Materializations} list=${list} />
     <${Barriers} barriers=${s.barriers} done=${again} />
-    <${Truncation} t=${s.truncation} log=${s.log} />`;
+    <${Truncation} t=${s.truncation} log=${s.log} />
+    <${Limits} />`;
 }
 
 const recent = 6; // steps of the rates that "now" means
