@@ -19,7 +19,13 @@ type Snapshot struct {
 	names   *nameIndex
 
 	mu     sync.Mutex
-	sorted map[Column][]*Row // orders that somebody has asked for, made once
+	sorted map[Column]*order // those that somebody has asked for, made once, here or from those of the snapshot before
+}
+
+// order is the rows in the order of a column.
+type order struct {
+	rows  []*Row
+	asked bool // of this snapshot
 }
 
 // Header describes a snapshot.
@@ -111,36 +117,101 @@ func (c Column) compare() func(a, b *Row) int {
 const orders = 32
 
 // by returns the rows in the order of a column ("-" before it: greatest first), ties by name. Whoever asks first for an order
-// makes it, for all.
+// makes it, for all; the next snapshot comes with those that were asked for (inherit).
 func (s *Snapshot) by(c Column) ([]*Row, error) {
 	if c == "" || c == "name" {
 		return s.rows, nil
 	}
-	name, descending := strings.CutPrefix(string(c), "-")
-	compare := Column(name).compare()
+	compare := c.total()
 	if compare == nil {
-		return nil, &BadRequest{Field: "sort", Reason: fmt.Sprintf("%q is no column", shorten(name))}
+		return nil, &BadRequest{Field: "sort", Reason: fmt.Sprintf("%q is no column", shorten(strings.TrimPrefix(string(c), "-")))}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if rows, ok := s.sorted[c]; ok {
-		return rows, nil
+	if o, ok := s.sorted[c]; ok {
+		o.asked = true
+		return o.rows, nil
 	}
 	rows := slices.Clone(s.rows)
-	// Stable over rows that are in name order already, so that ties stay so.
-	slices.SortStableFunc(rows, func(a, b *Row) int {
-		if descending {
-			a, b = b, a
-		}
-		return compare(a, b)
-	})
+	slices.SortFunc(rows, compare)
+	s.keep(c, &order{rows: rows, asked: true})
+	return rows, nil
+}
+
+func (s *Snapshot) keep(c Column, o *order) {
 	if s.sorted == nil {
-		s.sorted = make(map[Column][]*Row)
+		s.sorted = make(map[Column]*order)
 	}
 	if len(s.sorted) < orders {
-		s.sorted[c] = rows
+		s.sorted[c] = o
 	}
-	return rows, nil
+}
+
+// total orders rows by a column, greatest first with "-" before it, and ties by name; nil if there is no such column.
+func (c Column) total() func(a, b *Row) int {
+	name, descending := strings.CutPrefix(string(c), "-")
+	compare := Column(name).compare()
+	if compare == nil {
+		return nil
+	}
+	return func(a, b *Row) int {
+		d := compare(a, b)
+		if descending {
+			d = -d
+		}
+		return cmp.Or(d, cmp.Compare(a.Name, b.Name))
+	}
+}
+
+// inherit makes the orders that were asked for of the snapshot before, by putting the rows that have changed in their places, so that
+// nobody who lists sorts all rows after each scan. s is nobody else's yet.
+func (s *Snapshot) inherit(prev *Snapshot) {
+	gone, come := difference(prev.rows, s.rows)
+	prev.mu.Lock()
+	asked := make(map[Column][]*Row)
+	for c, o := range prev.sorted {
+		if o.asked {
+			asked[c] = o.rows
+		}
+	}
+	prev.mu.Unlock()
+	for c, old := range asked {
+		compare := c.total()
+		fresh := slices.SortedFunc(slices.Values(come), compare)
+		rows := make([]*Row, 0, len(s.rows))
+		for _, r := range old {
+			if _, ok := gone[r]; ok {
+				continue
+			}
+			for len(fresh) > 0 && compare(fresh[0], r) < 0 {
+				rows, fresh = append(rows, fresh[0]), fresh[1:]
+			}
+			rows = append(rows, r)
+		}
+		s.keep(c, &order{rows: append(rows, fresh...)})
+	}
+}
+
+// difference returns which rows of one list are not in another and the other way round. Both are by name, and rows are never changed.
+func difference(from, to []*Row) (gone map[*Row]struct{}, come []*Row) {
+	gone = make(map[*Row]struct{})
+	for len(from) > 0 || len(to) > 0 {
+		switch {
+		case len(to) == 0 || len(from) > 0 && from[0].Name < to[0].Name:
+			gone[from[0]] = struct{}{}
+			from = from[1:]
+		case len(from) == 0 || from[0].Name > to[0].Name:
+			come = append(come, to[0])
+			to = to[1:]
+		default:
+			if from[0] != to[0] {
+				gone[from[0]] = struct{}{}
+				come = append(come, to[0])
+			}
+			from, to = from[1:], to[1:]
+		}
+	}
+	return gone, come
 }
 
 // load reads the newest snapshot out of its rows, and what the fold says of the retired ones.
@@ -224,6 +295,7 @@ func (m *Master) commit(next *Snapshot, changed []*Row, gone []string, p *point)
 	} else {
 		next.names = new(nameIndex)
 	}
+	next.inherit(m.snap.Load())
 	if p != nil {
 		m.history.add(p)
 	}

@@ -183,6 +183,12 @@ func (n *node) experiments() *api.Experiments {
 // panes lag by more than laggingAfter; then the row's as_of_seq says up to where.
 type askedReader struct{ n *node }
 
+// Returned implements api.ExperimentReader. What is not applied yet may be about any experiment.
+func (r askedReader) Returned(name string) bool {
+	applied, _ := r.n.runner.Progress()
+	return r.n.panes.Counts(name) || applied < r.n.events.Head()
+}
+
 // Fresh implements api.ExperimentReader.
 func (r askedReader) Fresh(ctx context.Context, name string) (*master.Row, error) {
 	behind := r.catchUp(ctx)

@@ -66,6 +66,7 @@ func (s *Shard) ofName(name string) *experiment {
 	if x == nil {
 		x = newExperiment(name)
 		s.stats[name] = x
+		s.inUse.add(name)
 		delete(s.gone, name)
 	}
 	return x
@@ -323,6 +324,7 @@ func (s *Shard) retire(b *log.ExperimentRetired) {
 func (s *Shard) drop(x *experiment) {
 	x.dropped = true
 	delete(s.stats, x.name)
+	s.inUse.remove(x.name)
 	delete(s.pending, x.name)
 	delete(s.corrections, x.name)
 	if s.drops++; s.drops >= leastRepack && s.drops > 3*len(s.stats) {
@@ -336,8 +338,8 @@ func (s *Shard) drop(x *experiment) {
 }
 
 // regrown returns a map with the same entries that has no room for more.
-func regrown[K comparable](m map[K]*experiment) map[K]*experiment {
-	out := make(map[K]*experiment, len(m))
+func regrown[K comparable, V any](m map[K]V) map[K]V {
+	out := make(map[K]V, len(m))
 	maps.Copy(out, m)
 	return out
 }

@@ -182,6 +182,7 @@ func (s *Shard) restoreExperiments(rows []bucket.ExperimentRow) error {
 			return fmt.Errorf("experiment %q: %w: it changed at %d, beyond the shard", r.Name, ErrCorruptState, x.version)
 		}
 		s.stats[r.Name] = x
+		s.inUse.add(r.Name)
 		if len(x.corrections) > 0 {
 			s.corrections[r.Name] = x
 		}

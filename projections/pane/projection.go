@@ -63,6 +63,8 @@ type Projection struct {
 	failure atomic.Pointer[error]
 	failed  chan struct{} // closed once failure is set
 
+	orders    orders
+	inUse     inUse
 	recent    *recentWrites
 	planNow   atomic.Pointer[plan.Plan]
 	backfills backfills
@@ -133,14 +135,14 @@ func (p *Projection) Restore() (projections.Restored, error) {
 			return projections.Restored{}, err
 		}
 		s := NewShard(id, p.index)
-		s.plans = plans
+		s.plans, s.inUse = plans, &p.inUse
 		if ok {
 			from := residents{index: p.index}
 			s, err = decodeShard(id, &from, state, plans)
 			if err = cmp.Or(from.err, err); err != nil {
 				return projections.Restored{}, fmt.Errorf("shard %d: %w", id, err)
 			}
-			s.labels = p.index
+			s.labels, s.inUse = p.index, &p.inUse
 			if s.seq != log.Seq(seq) {
 				return projections.Restored{}, fmt.Errorf("shard %d: %w: state of %d under sequence %d", id, ErrCorruptState, s.seq, seq)
 			}

@@ -69,6 +69,7 @@ type Shard struct {
 	corrections map[string]*experiment        // those with a correction that no compaction has covered
 	gone        map[string]log.Seq            // dropped by the event, and still in the last checkpoint
 	drops       int                           // experiments dropped since the maps above were made
+	inUse       *inUse                        // the names of stats, shared with the other shards; may be nil
 	rowsAt      log.Seq                       // what was counted up to here stands in rows of the last checkpoint
 	unwanted    map[log.SeriesRef]*experiment // of series that no stream takes, as far as they have come up; not part of the state
 

@@ -23,6 +23,8 @@ type ExperimentLister interface {
 
 // ExperimentReader reads experiments anew.
 type ExperimentReader interface {
+	// Returned says whether something was, or may have been, counted of an experiment that is not in the table. It waits for nothing.
+	Returned(name string) bool
 	// Fresh returns what is counted of everything that was acknowledged before, and writes nothing.
 	Fresh(ctx context.Context, name string) (*master.Row, error)
 	// Rescan stores it besides.
@@ -199,7 +201,7 @@ func (x Experiments) list(ctx context.Context, request any) (any, error) {
 	return out, nil
 }
 
-// returnedWait bounds how long the detail of a retired experiment waits to see whether it has returned.
+// returnedWait bounds how long the detail of a retired experiment that has, or may have, returned waits for its numbers.
 const returnedWait = 2 * time.Second
 
 // detail answers from the table, without waiting. One that is not in the table, because it was written to, or has returned, after the last
@@ -212,6 +214,12 @@ func (x Experiments) detail(ctx context.Context, request any) (any, error) {
 	}
 	inTable := listed != nil && listed.State == master.Hot
 	if inTable && !q.fresh {
+		return experimentOf(listed), nil
+	}
+	if !q.fresh && !x.Reader.Returned(q.name) {
+		if listed == nil {
+			return nil, masterError(master.ErrUnknown)
+		}
 		return experimentOf(listed), nil
 	}
 	bound := ctx
