@@ -317,12 +317,11 @@ func (c *committer) commit(b *unsynced) error {
 			encoded := r.encoded[i]
 			r.encoded[i] = nil
 			if w, ok := body.(*Write); ok {
+				before := len(b.defined)
 				if b.defined, err = l.dict.define(w, b.batch, b.defined); err != nil {
 					return err
 				}
-				if encoded, err = appendDefs(encoded, w.Defs); err != nil {
-					return err
-				}
+				encoded = appendDefined(encoded, b.defined[before:])
 			}
 			putHeader(encoded, e)
 			encoded = binary.LittleEndian.AppendUint32(encoded, checksum(e.Seq, encoded))
