@@ -324,7 +324,7 @@ func (w *walk) explainTree(t *testing.T) {
 	w.shots("query-explain")
 
 	w.open("#/query?mode=explain&expr=" + url.QueryEscape(`sum(avg_over_time(training_loss[1m])) / 2 + scalar(max(max_over_time(unplanned{experiment!~"run-00.*"}[5m])))`))
-	w.says("1 of 2 parts cannot be answered from panes", "no_materialization", "no answer", "No materialization covers it",
+	w.says("1 of 2 parts cannot be answered from panes", "no_materialization", "no answer", "no stream of the plan covers this selector",
 		"To have it answered from panes, add to tidemark.yml", "max_over_time(unplanned{experiment!~\"run-00.*\"}[5m])")
 	w.until("a constant is read from nothing", items+`.some((e) => e.querySelector('.tree-kind').innerText === 'constant' && !e.querySelector('.badge'))`)
 	w.shots("query-explain-missing")
