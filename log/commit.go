@@ -187,6 +187,11 @@ func (l *Log) Run(ctx context.Context) error {
 		defer close(applied)
 		newCommitter(l).run(ctx, applied)
 	})
+	actors.Go(func() {
+		if err := l.dict.keepKnown(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+			l.opts.Logger.Warn("The definitions of series cannot be read at once; new series take longer", "err", err)
+		}
+	})
 	synced := make(chan struct{})
 	actors.Go(func() {
 		defer close(synced)

@@ -37,7 +37,8 @@ const (
 // predecessor is dropped; what is found in the old one moves to the young).
 //
 // Lock order: stripe, then fresh. An entry leaves `fresh` only after its definition is in the store, and Resolve looks at
-// `fresh` first and at the store second, under the stripe of the label set: so it can never miss one that exists. What leaves the
+// `fresh` first and at the store second, under the stripe of the label set: so it can never miss one that exists. Most new series are
+// told from those in the store without looking there (see known): a hash is known from before it is fresh. What leaves the
 // dictionary again, and how, is in forget.go.
 type Dictionary struct {
 	census Census // nil: nobody counts
@@ -50,6 +51,7 @@ type Dictionary struct {
 
 	freshCount atomic.Int64
 	leaving    atomic.Bool          // something is retiring or forgotten, or was
+	learn      chan struct{}        // has room for one: known is full
 	now        func() time.Duration // monotonic
 	fresh      struct {
 		sync.Mutex
@@ -58,6 +60,9 @@ type Dictionary struct {
 		byRef   map[SeriesRef]*freshSeries
 		applied map[SeriesRef]struct{} // definitions in the store that are not fsynced yet
 		next    SeriesRef
+
+		known    *known // nil: nobody knows yet what the store has
+		learning *known // what the store has is being added to it; nil: none
 
 		greatest SeriesRef // the greatest reference that has a definition in the store; it is never forgotten
 	}
@@ -120,6 +125,10 @@ func newDictionary(store storeReader, seed uint64, cache int, next SeriesRef) *D
 	d.fresh.applied = make(map[SeriesRef]struct{})
 	d.fresh.next, d.fresh.greatest = next, next-1
 	d.now = func() time.Duration { return 0 }
+	d.learn = make(chan struct{}, 1)
+	if next == 1 {
+		d.fresh.known = newKnown(0) // nothing was ever defined
+	}
 	return d
 }
 
@@ -205,8 +214,11 @@ func checkLabels(ls labels.Labels) error {
 // find looks at the fresh series and then at the store; 0 is none.
 func (d *Dictionary) find(hash Hash, encoded []byte) (SeriesRef, error) {
 	d.fresh.Lock()
-	f := d.fresh.byHash[hash]
+	f, k := d.fresh.byHash[hash], d.fresh.known
 	d.fresh.Unlock()
+	if f == nil && k != nil && !k.has(hash) {
+		return 0, nil
+	}
 	if f != nil {
 		if !bytes.Equal(f.encoded, encoded) {
 			return 0, corrupt(0, "two label sets have the hash %x", hash)
@@ -250,6 +262,7 @@ func (d *Dictionary) assign(hash Hash, encoded []byte, ls labels.Labels) (Series
 	f := &freshSeries{ref: d.fresh.next, hash: hash, encoded: slices.Clip(encoded), labels: ls.Copy(), since: d.now()}
 	d.fresh.next++
 	d.fresh.byHash[hash], d.fresh.byRef[f.ref] = f, f
+	d.note(hash)
 	d.freshCount.Add(1)
 	return f.ref, nil
 }

@@ -95,6 +95,10 @@ func TestP1_NewestWins(t *testing.T) {
 			t.Errorf("%+v:\n got %s\nwant %s", c.view, got, c.want)
 		}
 	}
+	counted := []ShardView{{PieceSeq: 9, View: v}}
+	if dump(t, s, 7, g, 0, 1000, counted); counted[0].Pieces != 2 {
+		t.Errorf("%d pieces were read", counted[0].Pieces)
+	}
 	if got := dump(t, s, 7, g, 10, 20, []ShardView{{PieceSeq: 9}}); got != "0/64@20=e " {
 		t.Errorf("(10,20]: %s", got)
 	}

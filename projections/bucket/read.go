@@ -18,6 +18,7 @@ type ShardView struct {
 	View     View
 	PieceSeq uint64   // pieces of later checkpoints are newer than the view and do not count
 	Refs     []uint64 // wanted series of this shard, increasing; nil: all
+	Pieces   int      // Collect adds those that it reads
 }
 
 // Bucket is one published bucket as a reader meets it.
@@ -135,6 +136,7 @@ func (c *collector) shard(k Key, shard int) error {
 			break
 		}
 		if seq <= sv.PieceSeq && (!wanted || len(sv.Refs) > 0) {
+			sv.Pieces++
 			v, err := c.it.ValueAndErr()
 			if err != nil {
 				return fmt.Errorf("bucket: read piece: %w", err)

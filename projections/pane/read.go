@@ -293,6 +293,9 @@ func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) 
 	if err != nil {
 		return Answer{}, err
 	}
+	for i := range r.views {
+		a.Pieces += r.views[i].Pieces
+	}
 	r.addLive()
 	a.Series, err = p.ordered(r)
 	return a, err

@@ -37,6 +37,7 @@ type Answer struct {
 	Frontier      int64 // φ, ms; math.MinInt64 before anything closed; math.MaxInt64 while input is sealed
 	Proven        int64 // the part of φ that barriers proved, ms; math.MinInt64 if none did
 	Series        []Series
+	Pieces        int     // read from the store; what is newer comes from memory
 	Tracked       Tracked // if it was asked for
 }
 

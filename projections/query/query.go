@@ -133,6 +133,7 @@ type Stats struct {
 	Series  int // read, over all requests of the last read
 	Samples int // held by the panes read
 	Columns int // panes read that hold columns
+	Pieces  int // read from the store of published buckets; what no checkpoint has written yet comes from memory
 	// Sketched are the leaves, of the expression and of what is evaluated for the names in it, that were read from sketches: their
 	// values are exact to SketchError.
 	Sketched int

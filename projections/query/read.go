@@ -31,11 +31,12 @@ func (e *Engine) read(ctx context.Context, reqs []Request, res *Result) ([]Answe
 	}
 	res.Seq = snap.Seq
 	res.CompleteThrough = math.MaxInt64
-	res.Stats.Series, res.Stats.Samples, res.Stats.Columns = 0, 0, 0
+	res.Stats.Series, res.Stats.Samples, res.Stats.Columns, res.Stats.Pieces = 0, 0, 0, 0
 	for i := range snap.Answers {
 		a := &snap.Answers[i]
 		res.CompleteThrough = min(res.CompleteThrough, a.Proven)
 		res.Stats.Series += len(a.Series)
+		res.Stats.Pieces += a.Pieces
 		for j := range a.Series {
 			res.Stats.Samples += len(a.Series[j].T)
 			res.Stats.Columns += len(a.Series[j].Cols)

@@ -35,6 +35,7 @@ type ownStats struct {
 	Series          int            `json:"series"`
 	Samples         int            `json:"samples"`
 	Columns         int            `json:"columns"`
+	Pieces          int            `json:"pieces"`         // read from the store of published buckets
 	Sketched        int            `json:"sketchedLeaves"` // read from sketches, exact to sketchError
 	SketchError     float64        `json:"sketchError,omitempty"`
 	Recorded        int            `json:"recordedSteps"`  // of recorded windows, read as they were recorded
@@ -51,7 +52,7 @@ type ownTimings struct {
 func statsOf(res *query.Result) *queryStats {
 	s := &queryStats{Tidemark: ownStats{
 		Route: res.Route, Seq: res.Seq, Miss: res.Miss, Leaves: res.Stats.Leaves, Raw: res.Stats.Raw, Reads: res.Stats.Reads,
-		Series: res.Stats.Series, Samples: res.Stats.Samples, Columns: res.Stats.Columns,
+		Series: res.Stats.Series, Samples: res.Stats.Samples, Columns: res.Stats.Columns, Pieces: res.Stats.Pieces,
 		Recorded: res.Stats.Recorded, Evaluated: res.Stats.Evaluated,
 		Timings: ownTimings{Total: res.Stats.Took.Seconds(), Reading: res.Stats.Reading.Seconds()},
 	}}
