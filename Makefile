@@ -10,7 +10,7 @@ FUZZTIME  ?= 20000x
 RACE      := ./log ./projections ./projections/bucket ./projections/pane ./projections/query ./projections/window ./transport/...
 RACE_CMD  := TestDifferential|TestCase_C|TestG[0-9]
 
-.PHONY: build release test race lint fuzz-smoke campaign campaign-planted differential soak bench bench-peers demo clean
+.PHONY: build release test race lint fuzz-smoke campaign campaign-planted differential requests hostile soak bench bench-peers demo clean
 
 build:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/tidemark ./cmd/tidemark
@@ -76,6 +76,13 @@ requests:
 	$(GO) test -c -o $(BIN)/requests.test ./cmd/tidemark
 	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') REQUESTS_COUNT=$(COUNT) REQUESTS_SEED=$(SEED) REQUESTS_DURATION=$(DURATION) \
 	  ../../$(BIN)/requests.test -test.run '^TestRandomRequests_Long$$' -test.v -test.timeout 0
+
+# Hostile connections over loopback beside a good writer: CONNECTIONS of them, or as many as DURATION lets it. It appends to the same ledger.
+CONNECTIONS ?= 100000
+hostile:
+	$(GO) test -c -o $(BIN)/hostile.test ./cmd/tidemark
+	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') HOSTILE_COUNT=$(CONNECTIONS) HOSTILE_SEED=$(SEED) HOSTILE_DURATION=$(DURATION) \
+	  ../../$(BIN)/hostile.test -test.run '^TestHostile_Long$$' -test.v -test.timeout 0
 
 # Plants bugs, one by one, and holds that the campaign finds each within five minutes. PLANTED names some; "three": those of the day.
 PLANTED   ?=

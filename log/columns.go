@@ -193,6 +193,21 @@ func appendLabels(dst []byte, ls labels.Labels) []byte {
 	return dst
 }
 
+// appendDefined is appendDefs of series, by increasing reference, whose labels are encoded already.
+func appendDefined(dst []byte, defined []*freshSeries) []byte {
+	room := 2 * binary.MaxVarintLen64
+	for _, f := range defined {
+		room += binary.MaxVarintLen32 + len(f.encoded)
+	}
+	dst = binary.AppendUvarint(slices.Grow(dst, room), uint64(len(defined)))
+	prev := SeriesRef(0)
+	for _, f := range defined {
+		dst = append(binary.AppendUvarint(dst, uint64(f.ref-prev)), f.encoded...)
+		prev = f.ref
+	}
+	return dst
+}
+
 func appendDefs(dst []byte, defs []SeriesDef) ([]byte, error) {
 	dst = binary.AppendUvarint(dst, uint64(len(defs)))
 	var prev SeriesRef

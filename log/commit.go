@@ -55,7 +55,7 @@ type unsynced struct {
 
 // Append puts body into the log and returns its sequence when it is durable. The log owns body from here on.
 //
-// It fails with ErrInvalid or ErrTooLarge, with ErrPoisoned, or with ErrClosed when Run has ended first. If ctx ends first it
+// It fails with ErrInvalid or ErrTooLarge, with what Options.Room says, with ErrPoisoned, or with ErrClosed when Run has ended first. If ctx ends first it
 // returns ctx.Err(); an append that the committer has taken is not withdrawn, so the event may be durable all the same.
 func (l *Log) Append(ctx context.Context, body Body) (Seq, error) {
 	return l.AppendAll(ctx, body)
@@ -72,6 +72,9 @@ func (l *Log) AppendAll(ctx context.Context, bodies ...Body) (Seq, error) {
 	}
 	r := &appendRequest{bodies: bodies, encoded: make([][]byte, len(bodies)), done: make(chan struct{})}
 	for i, body := range bodies {
+		if err := l.opts.Room(body); err != nil {
+			return 0, err
+		}
 		b, err := l.encode(body)
 		if err != nil {
 			return 0, err
@@ -314,12 +317,11 @@ func (c *committer) commit(b *unsynced) error {
 			encoded := r.encoded[i]
 			r.encoded[i] = nil
 			if w, ok := body.(*Write); ok {
+				before := len(b.defined)
 				if b.defined, err = l.dict.define(w, b.batch, b.defined); err != nil {
 					return err
 				}
-				if encoded, err = appendDefs(encoded, w.Defs); err != nil {
-					return err
-				}
+				encoded = appendDefined(encoded, b.defined[before:])
 			}
 			putHeader(encoded, e)
 			encoded = binary.LittleEndian.AppendUint32(encoded, checksum(e.Seq, encoded))

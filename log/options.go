@@ -38,6 +38,7 @@ type Options struct {
 	Monotonic       func() time.Duration // since any fixed point, never going back; default from time.Since
 	Logger          *slog.Logger         // default: discard
 	OnPoison        func(error)          // called once, from any goroutine, when the log is poisoned; must not block
+	Room            func(Body) error     // why the disk has no room for an event now: it is refused, and the log goes on; default: there is room
 	Entropy         io.Reader            // for ULIDs and the key of the series hash; default crypto/rand
 	MaxEventBytes   int                  // default DefaultMaxEventBytes
 	TailBytes       int64                // default DefaultTailBytes
@@ -61,6 +62,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.OnPoison == nil {
 		o.OnPoison = func(error) {}
+	}
+	if o.Room == nil {
+		o.Room = func(Body) error { return nil }
 	}
 	if o.Entropy == nil {
 		o.Entropy = bufio.NewReader(rand.Reader)

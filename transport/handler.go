@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -84,6 +85,7 @@ type Options struct {
 	RoutePrefix      string                                  // "" or "/": none; else like /tidemark
 	ExternalURL      *url.URL                                // where browsers reach this service, if a proxy gives it another name; nil: as they are heard
 	CORSOrigin       *regexp.Regexp                          // origins whose scripts may read; nil: none. It must be anchored.
+	Client           func(*http.Request) string              // who asks; nil: the address without its port. A name that it may choose freely would be no bound
 	QueryTimeout     time.Duration                           // 0 = api.DefaultQueryTimeout
 	Build            api.Build                               // empty members are filled from what the Go command recorded
 	Flags            map[string]string
@@ -95,6 +97,15 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Client == nil {
+		o.Client = func(r *http.Request) string {
+			host, _, err := net.SplitHostPort(r.RemoteAddr)
+			if err != nil {
+				return r.RemoteAddr
+			}
+			return host
+		}
 	}
 	if o.WriteTimeout == 0 {
 		o.WriteTimeout = DefaultTimeouts().Write
@@ -144,7 +155,7 @@ func NewHandler(d Deps, o Options) (*Handler, error) {
 	}
 	m := &mount{
 		mux: http.NewServeMux(), observe: observe, zip: newCompressor(),
-		cors: cors{origin: o.CORSOrigin}, own: own, gate: replayGate(d.Replay), access: o.Access,
+		cors: cors{origin: o.CORSOrigin}, own: own, gate: replayGate(d.Replay), access: o.Access, client: o.Client,
 	}
 	m.queries(queries, &o)
 	m.status(&d, &o)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-kit/kit/endpoint"
 
+	"tidemark/projections/query"
 	"tidemark/transport/api"
 )
 
@@ -18,6 +19,7 @@ type mount struct {
 	cors    cors
 	own     sameOrigin
 	gate    endpoint.Middleware
+	client  func(*http.Request) string
 	access  Access  // nil: everybody may do everything
 	routes  []Route // what was mounted
 }
@@ -109,7 +111,9 @@ func anyMethod(f http.HandlerFunc) http.Handler {
 
 // read mounts a route of the query API for GET and form POST, behind the replay gate.
 func (m *mount) read(path, name string, f http.HandlerFunc) {
-	h := gated(m.gate, f)
+	h := gated(m.gate, func(w http.ResponseWriter, r *http.Request) {
+		f(w, r.WithContext(query.WithClient(r.Context(), m.client(r))))
+	})
 	m.add(path, name, map[string]Permission{http.MethodGet: Read, http.MethodPost: Read}, m.inAPI, methods{get: h, post: h, json: true})
 }
 

@@ -383,7 +383,7 @@ func (w *world) sayAll() (string, error) {
 		return "", err
 	}
 	for _, t := range page.Tasks {
-		fmt.Fprintf(&b, "\ntask %v %s %v %s %q", t.Kind, t.Target, t.State, t.Class, t.Message)
+		fmt.Fprintf(&b, "\ntask %v %s %v %s", t.Kind, t.Target, t.State, t.Class) // its words say how much was merged
 	}
 	return b.String(), nil
 }

@@ -18,6 +18,11 @@ const (
 	resumeAfter = time.Second
 	// watchInterval is how often the free space and the lag are looked at.
 	watchInterval = time.Second
+	// lookInterval is how often writes look at the free space at most: fast senders fill a reserve in less than a watchInterval.
+	lookInterval = 20 * time.Millisecond
+	// floorBytes is the free space, or the reserve if that is less, below which nothing at all is written: no barrier, tick, task or
+	// checkpoint. A write that fails because the disk is full would end the log, and with it the process.
+	floorBytes = 4 << 20
 	// maxWaiting bounds the bytes of closed buckets that cannot be written to the views.
 	maxWaiting = 512 << 20
 	// lagRetry and diskRetry are what a refused sender is told to wait.
@@ -51,6 +56,9 @@ type gate struct {
 	free atomic.Uint64 // bytes, as last seen
 	over atomic.Bool   // the log was full when last seen
 
+	began  time.Time    // of looked
+	looked atomic.Int64 // ns since began, when a write last looked at the disk
+
 	sealing sync.RWMutex // held for reading while an event is appended
 	sealed  bool
 
@@ -68,11 +76,28 @@ func (g *gate) Admit() error {
 	if sealed {
 		return remotewrite.ErrSealed
 	}
+	g.lookNow()
 	if err := g.unavailable(); err != nil {
 		g.refuse()
 		return err
 	}
 	return g.accept()
+}
+
+// lookNow looks at the disk unless somebody just has.
+func (g *gate) lookNow() {
+	now, last := int64(time.Since(g.began)), g.looked.Load()
+	if now-last >= int64(lookInterval) && g.looked.CompareAndSwap(last, now) {
+		_ = g.lookAtDisk() // as in watch
+	}
+}
+
+// room says why the disk has no room for anything, or nil.
+func (g *gate) room() error {
+	if g.free.Load() < min(g.minFree, floorBytes) {
+		return &remotewrite.Unavailable{Reason: "the disk is full", RetryAfter: diskRetry}
+	}
+	return nil
 }
 
 // unavailable says why no write can be taken now, or nil.

@@ -16,6 +16,7 @@ import (
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
+	"tidemark/projections/plan"
 )
 
 func newTestHeal(fs vfs.FS) *rebuild {
@@ -147,6 +148,51 @@ func TestHealBesideABaseAndTruncation(t *testing.T) {
 		more()
 		newTestHeal(fs).must(t)
 		wantEverywhere(t, fs, offlineDigest(t, fs, "text"))
+	}
+}
+
+// Streams that were added to a log with history are healed beside a base too, which holds their state once what they were folded from
+// is cut away.
+func TestHealReachesLaterStreamsBesideABase(t *testing.T) {
+	fs, _ := offlineDisk(t, 250)
+	ctx := offlineContext(t)
+	run := func(f func(*foldRig) error) {
+		t.Helper()
+		g, err := startFoldRig(fs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(f(g), g.stop()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := plan.Decode(offlinePlan(map[string][]string{"first": {"m/10", "n/15"}, "later": {"n/20"}}).Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.FromSeq = 1
+	run(func(g *foldRig) error {
+		seq, err := g.events.Append(ctx, &log.Plan{Spec: p.Encode()})
+		if err != nil {
+			return err
+		}
+		return errors.Join(g.runner.Wait(ctx, seq), g.panes.Fold(ctx, g.events, false), moreHistory(ctx, g, 60))
+	})
+	if base := sealBase(t, fs, 150); base.Seq < 300 {
+		t.Fatalf("base of %d", base.Seq)
+	}
+	for range 2 {
+		run(func(g *foldRig) error { return moreHistory(ctx, g, 150) })
+		before := offlineDigest(t, fs, "text")
+		stdout, _ := newTestHeal(fs).must(t)
+		if !regexp.MustCompile(`materialization +later +[1-9]\d* late samples +in [1-9]`).MatchString(stdout) {
+			t.Fatalf("nothing of the later stream was healed:\n%s", stdout)
+		}
+		healed := offlineDigest(t, fs, "text")
+		if healed == before {
+			t.Error("nothing has changed")
+		}
+		wantEverywhere(t, fs, healed)
 	}
 }
 

@@ -110,7 +110,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	}
 	var err error
 	if n.events, err = log.Open(filepath.Join(f.storagePath, logDir), log.Options{
-		Logger: logger, FS: f.around.logDisk(), Now: f.around.now, Monotonic: f.around.monotonic,
+		Logger: logger, FS: f.around.logDisk(), Now: f.around.now, Monotonic: f.around.monotonic, Room: n.roomFor,
 		OnPoison: func(err error) {
 			logger.Error("A write of the log failed; nothing more is acknowledged", "err", err)
 		},
@@ -139,7 +139,7 @@ func openNode(f *serveFlags, cfg *plan.Config, p *plan.Plan, logger *slog.Logger
 	}
 	n.gate = &gate{
 		events: n.events, lag: lags, ready: n.runner.Ready, maxLag: f.maxLag, path: f.storagePath, minFree: uint64(f.minFree), now: f.around.time,
-		freeBytes: f.around.freeBytes, waiting: n.panes.Waiting, maxWaiting: maxWaiting, full: n.keeper.full,
+		began: time.Now(), freeBytes: f.around.freeBytes, waiting: n.panes.Waiting, maxWaiting: maxWaiting, full: n.keeper.full,
 	}
 	if n.gate.freeBytes == nil {
 		n.gate.freeBytes = statFree
@@ -287,6 +287,22 @@ func (n *node) restoreBase(cause error) error {
 	return nil
 }
 
+// room says why the disk has no room for anything, or nil. There is no gate yet while the stores are opened.
+func (n *node) room() error {
+	if n.gate == nil {
+		return nil
+	}
+	return n.gate.room()
+}
+
+// roomFor is room for an event. How a task ended is small, and said once.
+func (n *node) roomFor(body log.Body) error {
+	if _, ends := body.(*log.TaskFinished); ends {
+		return nil
+	}
+	return n.room()
+}
+
 // limits are those of the log, by the configuration in force.
 func (n *node) limits() limits {
 	l := n.current.Load().cfg.Log
@@ -305,7 +321,7 @@ func (n *node) basesPath() string { return filepath.Join(n.flags.storagePath, ba
 func (n *node) restoreViews() error {
 	var err error
 	if n.views, err = bucket.Open(n.viewsPath(), n.events.Identity(), bucket.Options{
-		Logger: n.logger, FS: n.flags.around.viewsDisk(),
+		Logger: n.logger, FS: n.flags.around.viewsDisk(), Room: n.room,
 	}); err != nil {
 		return err
 	}

@@ -18,8 +18,12 @@ import (
 	"time"
 )
 
-// senderOutages is how many rounds of trouble TestPrometheus3 goes through; more by hand: SENDER_ROUNDS=10.
-const senderOutages = 1
+// senderOutages is how many rounds of trouble TestPrometheus3 goes through, and senderOutage how long the service stays away in each; more
+// by hand: SENDER_ROUNDS=3 SENDER_OUTAGE=30s.
+const (
+	senderOutages = 1
+	senderOutage  = 3 * time.Second
+)
 
 const prometheusModule = "github.com/prometheus/prometheus"
 
@@ -70,6 +74,39 @@ remote_write:
 type sender struct {
 	peers
 	sites [2]*site // that take version 1.0 and 2.0
+	disks [2]*smallDisk
+}
+
+// fullDisk has both services on a disk without a byte left until they have refused something for that, and then gives them space again.
+// Where no disk can be mounted they are started anew with a reserve that no disk has.
+func (p *sender) fullDisk(services *[2]*process) {
+	p.t.Helper()
+	var whole [2]func()
+	for i, s := range p.sites {
+		if p.disks[i] == nil {
+			services[i].kill()
+			services[i] = s.serve("--log.min-free-bytes=1EiB")
+			continue
+		}
+		whole[i] = p.disks[i].fill(0)
+	}
+	poll(p.t, readyWithin, "a refusal for want of space", func() (bool, string) {
+		done := true
+		var state string
+		for _, s := range p.sites {
+			ready, err := fetch(s.http, http.MethodGet, s.url()+"/-/ready", nil)
+			r, merr := fetch(s.http, http.MethodGet, s.url()+"/metrics", nil)
+			refused, _ := metricOf(r.body, `tidemark_write_requests_total{code="503"}`)
+			done = done && err == nil && merr == nil && refused > 0 && strings.Contains(ready.body, fullDisk)
+			state += fmt.Sprintf("%v %v: %.0f refused, %q; ", err, merr, refused, ready.body)
+		}
+		return done, state
+	})
+	for i := range p.sites {
+		if whole[i] != nil {
+			whole[i]()
+		}
+	}
 }
 
 // TestPrometheus3 lets a current Prometheus send version 1.0 to one service and version 2.0 to another, while both are killed,
@@ -83,13 +120,21 @@ func TestPrometheus3(t *testing.T) {
 	p := &sender{}
 	var services [2]*process
 	for i := range p.sites {
-		p.sites[i] = newSite(t, "materializations: [{name: scrapes, expr: \"count_over_time(up[10s])\", every: 5s}]\n", "--log.level=warn")
+		p.sites[i] = newSite(t, "materializations: [{name: scrapes, expr: \"count_over_time(up[10s])\", every: 5s}]\n", "--log.level=warn", "--log.min-free-bytes=64MiB", "--storage.ballast-bytes=0B")
+		var err error
+		if p.disks[i], err = tryMount(t, filepath.Join(p.sites[i].dir, "data"), 256<<20); err != nil {
+			t.Logf("no disk is really full in this run: %v", err)
+		}
 		services[i] = p.sites[i].serveReady()
 	}
 	p.launch(t, path)
 	rounds := senderOutages
 	if n, err := strconv.Atoi(os.Getenv("SENDER_ROUNDS")); err == nil {
 		rounds = n
+	}
+	outage := senderOutage
+	if d, err := time.ParseDuration(os.Getenv("SENDER_OUTAGE")); err == nil {
+		outage = d
 	}
 	from := time.Now().UnixMilli()
 	p.awaitScraped(from + 3_000)
@@ -98,20 +143,12 @@ func TestPrometheus3(t *testing.T) {
 			s.kill()
 			services[i] = nil
 		}
-		p.awaitScraped(time.Now().UnixMilli() + 3_000)
-		for i, s := range p.sites { // a disk that is full as far as the service is concerned
-			services[i] = s.serve("--log.min-free-bytes=1EiB")
+		p.awaitScraped(time.Now().UnixMilli() + outage.Milliseconds())
+		for i, s := range p.sites {
+			services[i] = s.serveReady()
 		}
-		poll(t, readyWithin, "a refusal for want of space", func() (bool, string) {
-			done := true
-			var state string
-			for _, s := range p.sites {
-				r, err := fetch(s.http, http.MethodGet, s.url()+"/metrics", nil)
-				refused, _ := metricOf(r.body, `tidemark_write_requests_total{code="503"}`)
-				done, state = done && err == nil && refused > 0, fmt.Sprintf("%s %v: %.0f refused", state, err, refused)
-			}
-			return done, state
-		})
+		p.fullDisk(&services)
+		p.awaitScraped(time.Now().UnixMilli() + 2_000)
 		for i, s := range p.sites {
 			services[i].signal(syscall.SIGTERM)
 			if code := services[i].wait(exitWithin); code != exitOK {

@@ -78,6 +78,7 @@ type serveFlags struct {
 	maxExperimentSeries              int
 	maxExperiments                   int
 	rateLimit, clientShare           float64
+	queryShare                       float64
 
 	log   promslog.Config
 	flags map[string]string // as given, for /api/v1/status/flags
@@ -185,6 +186,8 @@ func (f *serveFlags) declare(app *kingpin.Application) *kingpin.CmdClause {
 	c.Flag("query.max-samples", "Samples that one query may hold.").Default("50000000").IntVar(&f.maxSamples)
 	c.Flag("query.max-concurrency", "Queries at one time; others wait.").Default("20").IntVar(&f.concurrency)
 
+	c.Flag("query.max-client-share", "Part of the queries at one time, from 0 to 1, that one user or address may have; others of it wait.").Default("0.5").Float64Var(&f.queryShare)
+
 	c.Flag("storage.remote.read-sample-limit", "Samples that one remote read may answer with, unless it is streamed.").Default(strconv.Itoa(api.DefaultReadSamples)).IntVar(&f.readSamples)
 	c.Flag("storage.remote.read-concurrent-limit", "Remote reads at one time; others wait.").Default(strconv.Itoa(api.DefaultReadConcurrency)).IntVar(&f.readConcurrency)
 	c.Flag("storage.remote.read-max-bytes-in-frame", "Bytes of a frame of a streamed remote read.").Default(strconv.Itoa(api.DefaultReadFrameBytes)).IntVar(&f.readFrame)
@@ -276,6 +279,9 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 		if origin, err = transport.ParseOrigin(f.corsOrigin); err != nil {
 			return &exitError{exitUsage, err}
 		}
+	}
+	if !(f.queryShare > 0 && f.queryShare <= 1) {
+		return &exitError{exitUsage, errors.New("--query.max-client-share must be above 0 and at most 1")}
 	}
 	if err := f.checkWeb(cfg); err != nil {
 		return &exitError{exitUsage, err}
@@ -436,20 +442,24 @@ func reloadOnHangup(ctx context.Context, hangup <-chan os.Signal, n *node, logge
 
 // handler mounts the HTTP interface.
 func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (*transport.Handler, error) {
-	rw := remotewrite.DefaultOptions()
+	// The body of a write has a time of its own, which must not lengthen that of all requests.
+	patience := remotewrite.DefaultOptions().BodyTimeout
+	if f.timeouts.Read > 0 {
+		patience = min(patience, f.timeouts.Read)
+	}
 	write, err := remotewrite.New(n.gate, n.events.Dictionary(), n.gate, n.registry, remotewrite.Options{
 		MaxBodyBytes: int64(f.maxBody), MaxDecodedBytes: int64(f.maxDecoded), MaxInflightBytes: int64(f.maxInflight),
 		MaxInflightRequests: f.maxRequests, MaxSeries: f.maxSeries, MaxSamples: f.maxRequestSamples,
 		MaxLabels: f.maxLabels, MaxLabelNameBytes: f.maxName, MaxLabelValueBytes: f.maxValue,
 		MaxClientShare: f.clientShare, Client: f.client(n),
-		MaxFuture: f.maxFuture, Now: f.around.time, BodyTimeout: rw.BodyTimeout,
+		MaxFuture: f.maxFuture, Now: f.around.time, BodyTimeout: patience,
 		RateLimit: f.rateLimit, RateBurst: max(1, int(f.rateLimit)),
 	})
 	if err != nil {
 		return nil, &exitError{exitUsage, err}
 	}
 	opts := transport.Options{
-		Access: f.access(n), WriteTimeout: f.timeouts.Write,
+		Client: f.client(n), Access: f.access(n), WriteTimeout: f.timeouts.Write,
 		Materializations: n, Rules: n, Experiments: n.experiments(), Tasks: n.tasks(), LogStatus: n,
 		QueryLog: n.queryLog, Lookback: f.lookback, Logger: n.logger, RoutePrefix: f.routePrefix, ExternalURL: f.externalURL, CORSOrigin: origin, QueryTimeout: f.timeout,
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
@@ -473,7 +483,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		opts.Exemplars, opts.TSDB, opts.Metadata = n.copy.samples, n.copy.cardinality, n.copy.samples
 	}
 	engine := query.New(n.panes, query.Options{
-		Exact: exact, Live: n.answersLive, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency,
+		Exact: exact, Live: n.answersLive, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.concurrency, MaxClientShare: f.queryShare,
 		SubqueryStep: func(int64) int64 { return time.Duration(cfg.EvaluationInterval).Milliseconds() },
 		Registerer:   n.registry, Records: n.windows,
 	})

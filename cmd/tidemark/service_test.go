@@ -484,6 +484,7 @@ func TestExitCodes(t *testing.T) {
 		{exitUsage, "unknown field materialisations", []string{"serve", "--config.file=unknown.yml"}},
 		{exitUsage, "missing.yml", []string{"serve", "--config.file=missing.yml"}},
 		{exitUsage, "(", []string{"serve", "--web.cors.origin=("}},
+		{exitUsage, "--query.max-client-share", []string{"serve", "--query.max-client-share=0"}},
 		{exitUsage, "--time-ms", []string{"watermark"}},
 		{exitUsage, "--time-ms", []string{"watermark", "--time-ms=soon"}},
 		{exitOK, "requests", []string{"check", "config"}},

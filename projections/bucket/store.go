@@ -59,6 +59,7 @@ type Options struct {
 	FS         vfs.FS       // default vfs.Default
 	Logger     *slog.Logger // default: discards
 	CacheBytes int64        // block cache, default 64 MiB
+	Room       func() error // why the disk has no room for anything now; default: there is room
 }
 
 // Store keeps pieces and shard checkpoints in a Pebble database of its own.
@@ -67,6 +68,7 @@ type Store struct {
 	fs       vfs.FS
 	identity []byte // of the log
 	health   *health
+	room     func() error
 
 	flushing sync.Mutex
 	pending  <-chan struct{} // of a flush that is not known to have ended
@@ -102,7 +104,10 @@ func openStore(dir string, identity []byte, opts Options, po *pebble.Options) (*
 	if opts.CacheBytes == 0 {
 		opts.CacheBytes = defaultCacheBytes
 	}
-	s := &Store{health: newHealth(opts.Logger), fs: opts.FS, identity: bytes.Clone(identity)}
+	if opts.Room == nil {
+		opts.Room = func() error { return nil }
+	}
+	s := &Store{health: newHealth(opts.Logger), room: opts.Room, fs: opts.FS, identity: bytes.Clone(identity)}
 	cache := pebble.NewCache(opts.CacheBytes)
 	defer cache.Unref()
 	po.FS, po.Cache, po.DisableWAL = calmFS{opts.FS, s.health}, cache, true
@@ -293,10 +298,14 @@ func (s *Store) Recent(upTo uint64) ([]Recent, error) {
 	return out, nil
 }
 
-// writable says why nothing can be written now, or nil.
+// writable says why nothing can be written now, or nil. A disk that is full is not tried: a flush that fails is harmless, but when its
+// entry in the list of files fails, Pebble calls that fatal, and it is over until the next start.
 func (s *Store) writable() error {
 	if err := s.health.writable(); err != nil {
 		return err
+	}
+	if err := s.room(); err != nil {
+		return fmt.Errorf("%w: %w", ErrStuck, err)
 	}
 	return s.flushEnded()
 }

@@ -16,13 +16,15 @@ import (
 // stays is its closure watermark per stream, as a record that whoever runs the fold keeps and gives back (returns) before the
 // next event that names the series.
 //
-// When a tail is over follows from the log times of events alone (over). When the memory goes, a little later, changes nothing that
-// anyone can tell: prune has given up the raw samples and every correction by then, and of the rest the watermark says it all. A
-// largest filing time that is forgotten is no loss, because c ≥ maxF − lateness always holds where nothing is open.
+// When a tail is over follows from the log times of events alone (over), and so does when the memory goes, a little later: with the
+// first event in each span of evictEvery. By then prune has given up the raw samples and every correction, and of the rest the
+// watermark says it all. A largest filing time that is forgotten is no loss, because c ≥ maxF − lateness always holds where nothing is
+// open.
 
 const (
-	// evictRetry is how much later, in ms of log time, a series is looked at again that is due and still has an open bucket.
-	evictRetry = 10_000
+	// evictEvery divides log time, in ms: series that are due go with the first event in each span, and those of which something is open
+	// still are looked at again in the next.
+	evictEvery = 10_000
 	// leastUnwantedStay is how long at least a series that no stream takes is remembered, in ms of log time; up to twice that.
 	leastUnwantedStay = 60 * 1000
 	// noEnd is the first bucket end of a member that has none.
@@ -76,7 +78,7 @@ func (s *Shard) enter(sr seriesState) int32 {
 
 // evictIdle evicts what is due at the log time of the event that was just applied, in every shard that applied it.
 func (s *Shard) evictIdle() {
-	for len(s.idle) > 0 && s.idle[0].deadline < s.logTime {
+	for s.evicts && len(s.idle) > 0 && s.idle[0].deadline < s.logTime {
 		t := s.idle.pop()
 		sr := &s.series[t.series]
 		if sr.gen != t.gen {
@@ -88,7 +90,7 @@ func (s *Shard) evictIdle() {
 			t.deadline = due
 			s.idle.push(t)
 		case !sr.over(s.logTime, s.plan.HorizonMillis):
-			t.deadline = satAdd(s.logTime, evictRetry)
+			t.deadline = s.logTime // which the next span is beyond
 			s.idle.push(t)
 		default:
 			s.evict(t.series)

@@ -273,3 +273,59 @@ func TestForgottenWritesCountAsWaiting(t *testing.T) {
 		t.Errorf("%d bytes wait after a checkpoint", r.spilled())
 	}
 }
+
+// When a series goes hangs on the events alone, and not on when the fold was last started.
+func TestEvictionHangsOnTheEventsAlone(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	sources := everySeries{}
+	runs, again := NewShard(1, sources), NewShard(1, sources)
+	p, err := plan.Decode(newPlan(named("m", 10_000)).Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.HorizonMillis = 5_000 // buckets of idle series are open for longer than the series would stay
+	bodies := []log.Body{&log.Start{Reason: log.StartProcess}, &log.Plan{Spec: p.Encode()}}
+	at, evicted := int64(1_000_000), 0
+	for i := range 3000 {
+		var body log.Body
+		switch at += rng.Int64N(4_000); {
+		case i < len(bodies):
+			body = bodies[i]
+		case rng.IntN(3) == 0:
+			body = &log.Tick{}
+		default:
+			b := log.NewWriteBuilder()
+			b.Series(log.SeriesRef(1 + Shards*(rng.IntN(10)+int(at/600_000)*5)))
+			b.Sample(at-rng.Int64N(20_000), 1)
+			body = b.Finish()
+		}
+		ev := &log.Event{Seq: log.Seq(i + 1), LogTime: at, WallTime: at, Body: body}
+		for _, s := range []*Shard{runs, again} {
+			s.evicted = nil
+			if _, err := (&group{1: s}).apply(ev, false, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		gone := func(s *Shard) (refs []uint64) {
+			for _, e := range s.evicted {
+				if len(e.Streams) > 0 {
+					refs = append(refs, e.Ref)
+				}
+			}
+			slices.Sort(refs)
+			return refs
+		}
+		if a, b := gone(runs), gone(again); !slices.Equal(a, b) || runs.resident() != again.resident() {
+			t.Fatalf("event %d: %v went, %d are left; in a fold that was started before it %v, %d", ev.Seq, a, runs.resident(), b, again.resident())
+		}
+		evicted += len(gone(runs))
+		if again, err = DecodeShard(1, sources, again.Encode()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if evicted < 20 {
+		t.Fatalf("only %d series went: this tests nothing", evicted)
+	}
+}

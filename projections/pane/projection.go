@@ -63,6 +63,7 @@ type Projection struct {
 	failure atomic.Pointer[error]
 	failed  chan struct{} // closed once failure is set
 
+	orders    orders
 	inUse     inUse
 	recent    *recentWrites
 	planNow   atomic.Pointer[plan.Plan]

@@ -1,7 +1,6 @@
 package pane
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -315,35 +314,6 @@ func (r *streamRead) addLive() {
 			s.Histograms = append(s.Histograms, live.histograms...)
 		}
 	}
-}
-
-// ordered returns the series that have anything, in label order.
-func (p *Projection) ordered(r *streamRead) ([]Series, error) {
-	n := 0
-	for shard := range r.series {
-		n += len(r.series[shard])
-	}
-	there := make([]*Series, 0, n)
-	for shard := range r.series {
-		for i := range r.series[shard] {
-			s := &r.series[shard][i]
-			if len(s.T) == 0 && len(s.Cols) == 0 && len(s.Open) == 0 && len(s.Incomplete) == 0 && len(s.Histograms) == 0 {
-				continue
-			}
-			ls, ok, err := p.index.Find(log.SeriesRef(r.refs[shard][i]))
-			if err != nil || !ok {
-				return nil, cmp.Or(err, errNoLabels(log.SeriesRef(r.refs[shard][i])))
-			}
-			s.Labels = ls
-			there = append(there, s)
-		}
-	}
-	slices.SortFunc(there, func(x, y *Series) int { return labels.Compare(x.Labels, y.Labels) })
-	out := make([]Series, len(there))
-	for i, s := range there {
-		out[i] = *s
-	}
-	return out, nil
 }
 
 // slabSamples is how many samples' room is taken from the allocator at a time.

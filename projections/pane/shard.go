@@ -99,6 +99,7 @@ type Shard struct {
 	returning map[log.SeriesRef]*bucket.Evicted // records of evicted series that the event at hand names; filled before it is applied
 
 	corrected []correction // scratch of applyRun
+	evicts    bool         // the event at hand is the first in a span of evictEvery
 
 	shadow *shadow // of a shard that only looks for late samples; else nil
 }
@@ -122,7 +123,9 @@ func (s *Shard) begin(ev *log.Event) bool {
 		s.corrupt = fmt.Errorf("pane: shard %d at %d was given event %d", s.id, s.seq, ev.Seq)
 		return false
 	}
+	before := s.logTime
 	s.seq, s.logTime = ev.Seq, max(s.logTime, ev.LogTime)
+	s.evicts = before/evictEvery != s.logTime/evictEvery
 	return true
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
-	"github.com/prometheus/prometheus/schema"
 	"github.com/prometheus/prometheus/util/kahansum"
 
 	"tidemark/projections/accum"
@@ -177,7 +176,7 @@ func (v *evaluation) aggregate(l *leaf, series []Series) (result, error) {
 						return promql.ErrTooManySamples("query execution")
 					}
 				}
-				l.annotate(s.Labels, &out.notes)
+				v.annotate(l, s.Labels, &out.notes)
 			}
 			if !g.add(&cells[(ts-l.steps.start)/l.steps.every], value) {
 				return errUnfit
@@ -202,9 +201,5 @@ func (v *evaluation) aggregate(l *leaf, series []Series) (result, error) {
 
 // hasMetadata says that a series has labels, besides its name, that functions and aggregations drop as metadata.
 func hasMetadata(ls labels.Labels) bool {
-	there := false
-	ls.Range(func(l labels.Label) {
-		there = there || l.Name != model.MetricNameLabel && schema.IsMetadataLabel(l.Name)
-	})
-	return there
+	return ls.Has(model.MetricTypeLabel) || ls.Has(model.MetricUnitLabel)
 }

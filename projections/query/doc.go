@@ -45,4 +45,5 @@
 //	Q9  A selector that says something of names means recorded series as well as written ones, one that does not written ones alone.
 //	    Patterns over names mean what is recorded per step, not what is named only (plan.Named). A written series under a name that
 //	    a plan gives is nobody's: neither queries nor lists nor other readers see it.
+//	Q10 No client holds more of the places for queries than its share, and a place that becomes free goes to the clients in turn.
 package query

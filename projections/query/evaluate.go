@@ -36,14 +36,18 @@ type result struct {
 // evaluation turns the answers of one read into results. It belongs to one request.
 type evaluation struct {
 	ctx      context.Context
-	live     *liveSteps  // nil: only what is published may be read
-	budget   int         // points that may still be made
-	spent    int         // evaluations since ctx was looked at
-	sketched int         // leaves that were read from sketches
-	names    []string    // of what is recorded
-	slide    accum.Slide // over series of samples
-	cursor   accum.Cursor
-	machine  accum.Evaluator // over the parts that the cursor cuts, where there are columns
+	live     *liveSteps // nil: only what is published may be read
+	budget   int        // points that may still be made
+	spent    int        // evaluations since ctx was looked at
+	sketched int        // leaves that were read from sketches
+	names    []string   // of what is recorded
+	said     struct {   // of which it was said last that it may be no counter
+		leaf *leaf
+		name string
+	}
+	slide   accum.Slide // over series of samples
+	cursor  accum.Cursor
+	machine accum.Evaluator // over the parts that the cursor cuts, where there are columns
 }
 
 // leaf evaluates l over the series of its answer. The error is a *MissError, or ends the request.
@@ -71,7 +75,7 @@ func (v *evaluation) leaf(l *leaf, series []Series) (result, error) {
 		if len(points) == 0 {
 			continue
 		}
-		l.annotate(s.Labels, &out.notes)
+		v.annotate(l, s.Labels, &out.notes)
 		metric := s.Labels
 		if l.fn.KeepsName() {
 			out.series = append(out.series, promql.Series{Metric: metric, Floats: points})
@@ -100,14 +104,16 @@ func sketchNote(f accum.Func) error {
 }
 
 // annotate adds what the engine would say about a series that has results.
-func (l *leaf) annotate(metric labels.Labels, notes *annotations.Annotations) {
+func (v *evaluation) annotate(l *leaf, metric labels.Labels, notes *annotations.Annotations) {
 	if l.fn.ExpectsQuantile() && (math.IsNaN(l.arg) || l.arg < 0 || l.arg > 1) {
 		notes.Add(annotations.NewInvalidQuantileWarning(l.arg, l.argPos))
 	}
 	if !l.fn.ExpectsCounter() {
 		return
 	}
-	if name := metric.Get(model.MetricNameLabel); name != "" && !namesCounter(name) {
+	// Series of one name come one after the other: what is said of it is said once.
+	if name := metric.Get(model.MetricNameLabel); name != "" && (l != v.said.leaf || name != v.said.name) && !namesCounter(name) {
+		v.said.leaf, v.said.name = l, name
 		notes.Add(annotations.NewPossibleNonCounterInfo(name, l.selPos))
 	}
 }

@@ -1,7 +1,6 @@
 package query
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -67,51 +66,6 @@ func checkSelectors(expr parser.Expr) error {
 	}
 	return nil
 }
-
-// slots bounds the queries that are evaluated at one time. A slot is taken for the whole of a request, the read included,
-// so as promql.QueryTracker it has nothing left to do but tell its size.
-type slots chan struct{}
-
-func (s slots) acquire(ctx context.Context) (*slot, error) {
-	held := &slot{all: s}
-	return held, held.take(ctx)
-}
-
-// slot is that of one request.
-type slot struct {
-	all  slots
-	held bool
-}
-
-func (s *slot) take(ctx context.Context) error {
-	select {
-	case s.all <- struct{}{}:
-		s.held = true
-		return nil
-	case <-ctx.Done():
-		return ended(ctx, "query queue")
-	}
-}
-
-// release gives the slot back, if it is held.
-func (s *slot) release() {
-	if s.held {
-		<-s.all
-		s.held = false
-	}
-}
-
-// GetMaxConcurrent implements promql.QueryTracker.
-func (s slots) GetMaxConcurrent() int { return cap(s) }
-
-// Insert implements promql.QueryTracker.
-func (s slots) Insert(context.Context, string) (int, error) { return 0, nil }
-
-// Delete implements promql.QueryTracker.
-func (s slots) Delete(int) {}
-
-// Close implements promql.QueryTracker.
-func (s slots) Close() error { return nil }
 
 type metrics struct {
 	answers *prometheus.CounterVec

@@ -50,6 +50,7 @@ type Options struct {
 	MaxSamples     int                           // in memory for one query; default 50,000,000
 	LookbackDelta  time.Duration                 // default 5m
 	MaxConcurrency int                           // queries at one time, others wait; default 20
+	MaxClientShare float64                       // part of them, from 0 to 1, that one client may have; default 0.5. WithClient says whose a query is
 	SubqueryStep   func(rangeMillis int64) int64 // ms, of subqueries that name none; default 1m
 	Records        Records                       // default: recorded windows are evaluated when they are read
 	Live           func() bool                   // whether steps that are not published are answered from open panes; default: they are a miss
@@ -70,6 +71,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxConcurrency <= 0 {
 		o.MaxConcurrency = 20
+	}
+	if !(o.MaxClientShare > 0 && o.MaxClientShare <= 1) {
+		o.MaxClientShare = 0.5
 	}
 	if o.Live == nil {
 		o.Live = func() bool { return false }
@@ -157,7 +161,7 @@ type Engine struct {
 	src     Source
 	opts    Options
 	promql  *promql.Engine
-	slots   slots
+	slots   *slots
 	streams atomic.Pointer[index] // of the newest plan seen
 	metrics metrics
 	uses    tally
@@ -166,7 +170,7 @@ type Engine struct {
 // New returns an Engine over src.
 func New(src Source, opts Options) *Engine {
 	opts = opts.withDefaults()
-	e := &Engine{src: src, opts: opts, slots: make(slots, opts.MaxConcurrency), metrics: newMetrics(opts.Registerer)}
+	e := &Engine{src: src, opts: opts, slots: newSlots(opts.MaxConcurrency, opts.MaxClientShare), metrics: newMetrics(opts.Registerer)}
 	e.promql = promql.NewEngine(promql.EngineOpts{
 		Logger:                   opts.Logger,
 		Reg:                      opts.Registerer,

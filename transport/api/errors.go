@@ -91,6 +91,8 @@ func classify(err error) *Error {
 	var (
 		own *Error
 		up  *upstream.Error
+		// later is of whoever keeps events out of the log for a while.
+		later interface{ Wait() time.Duration }
 	)
 	switch {
 	case errors.As(err, &own):
@@ -103,6 +105,8 @@ func classify(err error) *Error {
 		return &Error{Type: TypeCanceled, Err: err}
 	case errors.Is(err, ErrSealed):
 		return &Error{Type: TypeUnavailable, Status: http.StatusConflict, Err: err}
+	case errors.As(err, &later):
+		return &Error{Type: TypeUnavailable, RetryAfter: max(later.Wait(), time.Second), Err: err}
 	case errors.Is(err, log.ErrPoisoned), errors.Is(err, log.ErrClosed):
 		return &Error{Type: TypeUnavailable, RetryAfter: retryLog, Err: err}
 	}

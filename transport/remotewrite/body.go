@@ -98,10 +98,7 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request, a *arena, l *
 	control := http.NewResponseController(w)
 	// Deadlines are on the clock of the system, whatever Options.Now says. A writer without deadlines has no connection that
 	// could be slow.
-	if err := control.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout)); err == nil {
-		// The deadline must not end the request while it waits for the log.
-		defer func() { _ = control.SetReadDeadline(time.Time{}) }()
-	}
+	_ = control.SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
 	body := http.MaxBytesReader(w, r.Body, h.opts.MaxBodyBytes)
 	a.body = a.body[:0]
 	for granted := 0; ; {
@@ -117,6 +114,9 @@ func (h *Handler) readBody(w http.ResponseWriter, r *http.Request, a *arena, l *
 		n, err := body.Read(a.body[len(a.body):granted])
 		a.body = a.body[:len(a.body)+n]
 		if err == io.EOF {
+			// The deadline must not end the request while it waits for the log. After an error it stays: net/http reads on for what
+			// is left of the body, and would wait for it for ever.
+			_ = control.SetReadDeadline(time.Time{})
 			h.metrics.bodyBytes.Add(float64(len(a.body)))
 			return nil
 		}

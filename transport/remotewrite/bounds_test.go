@@ -3,11 +3,13 @@ package remotewrite
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strconv"
 	"strings"
@@ -343,6 +345,28 @@ func TestR6_SlowBody(t *testing.T) {
 	}
 	if got, want := (<-answer).String(), "503 retry after 5 close: body did not arrive in time"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// A sender that never ends its body is cut off, and not only told: the connection goes without its help.
+func TestR6_SlowBodyIsCutOff(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.BodyTimeout = 50 * time.Millisecond })
+	for name, length := range map[string]string{"declared": "Content-Length: 100", "chunked": "Transfer-Encoding: chunked"} {
+		c, err := net.Dial("tcp", r.server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n5\r\n12", Path, length); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		said, err := io.ReadAll(c)
+		if !strings.HasPrefix(string(said), "HTTP/1.1 503 ") || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: %q, then %v", name, said, err)
+		}
 	}
 }
 

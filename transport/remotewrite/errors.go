@@ -25,6 +25,14 @@ type Unavailable struct {
 // Error implements error.
 func (e *Unavailable) Error() string { return e.Reason }
 
+// Wait returns when it is worth while to come again.
+func (e *Unavailable) Wait() time.Duration {
+	if e.RetryAfter > 0 {
+		return e.RetryAfter
+	}
+	return defaultRetryAfter
+}
+
 // LimitError is returned by a Dictionary for a series that is new and would be one too many. The series is refused, and the rest of
 // its request is written: to come again would not help.
 type LimitError struct {
@@ -135,10 +143,7 @@ func answerTo(err error) answer {
 	case errors.Is(err, ErrSealed):
 		return answer{status: http.StatusConflict}
 	case errors.As(err, &unavailable):
-		if unavailable.RetryAfter > 0 {
-			return answer{status: http.StatusServiceUnavailable, retry: unavailable.RetryAfter}
-		}
-		return answer{status: http.StatusServiceUnavailable, retry: defaultRetryAfter}
+		return answer{status: http.StatusServiceUnavailable, retry: unavailable.Wait()}
 	case errors.Is(err, errInflight), errors.Is(err, errRequests), errors.Is(err, errClient), errors.Is(err, ratelimit.ErrLimited):
 		return answer{status: http.StatusServiceUnavailable, retry: time.Second}
 	case errors.Is(err, errBodySlow):

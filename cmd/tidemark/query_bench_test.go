@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"tidemark/transport/remotewrite"
+)
+
+// fillBenched writes ten minutes of samples, one every 15 s, of many series, and publishes them. It returns the end of the last window, in ms.
+func fillBenched(v *benched, series int) (end int64) {
+	const batch = 2000
+	begin := time.Now().Add(-time.Hour).UnixMilli() / 60_000 * 60_000
+	client := &remotewrite.Client{URL: v.base + remotewrite.Path, HTTP: http.DefaultClient}
+	sets := make([]remotewrite.Precoded, series)
+	for i := range sets {
+		sets[i] = remotewrite.Precode(labels.FromStrings("__name__", loadMetric, "group", fmt.Sprint(i%loadGroups), "series", fmt.Sprint(i),
+			"label_04", "value-04-of-a-label", "label_05", "value-05-of-a-label", "label_06", "value-06-of-a-label"))
+	}
+	for at := begin + 15_000; at <= begin+600_000; at += 15_000 {
+		for from := 0; from < series; from += batch {
+			var body []byte
+			for i := from; i < min(series, from+batch); i++ {
+				body = remotewrite.AppendSeries(body, sets[i], remotewrite.Sample{Time: at, Value: float64(at%1_000_000 + int64(i))})
+			}
+			if err := client.Send(v.b.Context(), remotewrite.Compress(nil, body)); err != nil {
+				v.b.Fatal(err)
+			}
+		}
+	}
+	end = begin + 600_000
+	res, err := http.Post(v.base+"/api/v1/precompute/watermark?time_ms="+fmt.Sprint(end), "", nil)
+	if err != nil || res.StatusCode != http.StatusOK {
+		v.b.Fatal(err, res)
+	}
+	res.Body.Close()
+	if err := v.node.panes.Checkpoint(v.b.Context()); err != nil {
+		v.b.Fatal(err)
+	}
+	return end
+}
+
+// BenchmarkQuery asks over HTTP what a dashboard asks of many series; all of it is published.
+func BenchmarkQuery(b *testing.B) {
+	const series = 10_000
+	v := benched{b: b}
+	v.start(ownBenchConfig)
+	defer v.stop()
+	end := fillBenched(&v, series)
+	for _, c := range []struct {
+		name, expr string
+		steps      int64 // 0: at one time
+	}{
+		{"instant-sum-by", "sum by (group) (rate(tidemark_bench[5m]))", 0},
+		{"range-sum-by", "sum by (group) (rate(tidemark_bench[5m]))", 6},
+		{"instant-topk", "topk(10, sum by (group) (rate(tidemark_bench[5m])))", 0},
+		{"instant-each", "rate(tidemark_bench[5m])", 0},
+	} {
+		q := url.Values{"query": {c.expr}}
+		path := "/api/v1/query?"
+		if c.steps == 0 {
+			q.Set("time", fmt.Sprint(end/1000))
+		} else {
+			path = "/api/v1/query_range?"
+			q.Set("start", fmt.Sprint(end/1000-60*(c.steps-1)))
+			q.Set("end", fmt.Sprint(end/1000))
+			q.Set("step", "60")
+		}
+		b.Run(fmt.Sprintf("op=%s/series=%d", c.name, series), func(b *testing.B) {
+			b.ReportAllocs()
+			before := cpuSeconds(b)
+			for b.Loop() {
+				res, err := http.Get(v.base + path + q.Encode())
+				if err != nil {
+					b.Fatal(err)
+				}
+				n, err := io.Copy(io.Discard, res.Body)
+				if res.Body.Close(); err != nil || n == 0 || res.Header.Get("X-Tidemark-Route") != "warm" {
+					b.Fatal(res.Status, res.Header, n, err)
+				}
+			}
+			b.ReportMetric(1000*(cpuSeconds(b)-before)/float64(b.N), "cpu-ms/op")
+		})
+	}
+}
