@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/prometheus/model/labels"
+
 	"tidemark/log"
 )
 
@@ -71,4 +73,33 @@ func TestMetadata(t *testing.T) {
 	w.want(w.get("/api/v1/metadata?metric=nope"), `{"status":"success","data":{}}`)
 	w.wantError(w.get("/api/v1/metadata?limit=x"), 400, "bad_data", "limit must be a number")
 	w.wantError(w.do(http.MethodPost, "/api/v1/metadata", ""), 405, "bad_data", "method")
+}
+
+// Lists say what may be missing: series that have ended and were not looked at, and what of recorded series could not be told.
+func TestListsSayWhatMayBeMissing(t *testing.T) {
+	w := newWorld(t, Options{Recorded: recordedList{}})
+	const unseen = `"some series that have ended were not looked at, there are too many: name more of what is asked for"`
+	for _, c := range []struct{ path, list, cutShort string }{
+		{"/api/v1/series?match[]=odd", `[{"__name__":"odd","html":"<b>&\"\\"},{"__name__":"rule","team":"x"}]`, ""},
+		{"/api/v1/labels?match[]=odd", `["__name__","html","team"]`, ""},
+		{"/api/v1/label/__name__/values?match[]=odd", `["odd","rule"]`, ""},
+		{"/api/v1/label/team/values", `["x"]`, ""},
+		{"/api/v1/label/__name__/values?match[]=odd&limit=1", `["odd"]`, `,"results truncated due to limit"`},
+	} {
+		for _, cut := range []bool{false, true} {
+			w.cut.Store(cut)
+			want := `"rule: why"` + c.cutShort
+			if cut {
+				want = unseen + "," + want
+			}
+			w.want(w.get(c.path), `{"status":"success","data":`+c.list+`,"warnings":[`+want+`]}`)
+		}
+	}
+}
+
+// recordedList has one recorded series.
+type recordedList struct{}
+
+func (recordedList) RecordedSeries(context.Context, [][]*labels.Matcher, int64, int64, bool) ([]labels.Labels, []string, error) {
+	return []labels.Labels{labels.FromStrings("__name__", "rule", "team", "x")}, []string{"rule: why"}, nil
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,6 +56,7 @@ func (s *source) Read(ctx context.Context, reqs []query.Request) (*query.Snapsho
 
 // world is a service over a few series in memory: the real engine over a model of the panes, behind real HTTP.
 type world struct {
+	cut     atomic.Bool // the index does not look at all series
 	t       *testing.T
 	source  *source
 	engine  *query.Engine
@@ -111,7 +113,10 @@ func (r *readiness) Reasons() []string         { return r.reasons }
 func (r *readiness) Replaying() (string, bool) { return r.progress, r.progress != "" }
 
 // index searches the model's label sets by brute force.
-type index struct{ model *querytest.Model }
+type index struct {
+	model *querytest.Model
+	cut   *atomic.Bool // there are more series than it looks at
+}
 
 func (x index) found(sets [][]*labels.Matcher) []labels.Labels {
 	var out []labels.Labels
@@ -128,7 +133,7 @@ func (x index) found(sets [][]*labels.Matcher) []labels.Labels {
 
 func (x index) Series(_ context.Context, sets [][]*labels.Matcher, limit int) ([]labels.Labels, bool, error) {
 	out := x.found(sets)
-	return out[:min(limit, len(out))], false, nil
+	return out[:min(limit, len(out))], x.cut.Load(), nil
 }
 
 func (x index) LabelNames(_ context.Context, sets [][]*labels.Matcher, limit int) ([]string, bool, error) {
@@ -155,7 +160,7 @@ func (x index) distinct(sets [][]*labels.Matcher, limit int, of func(labels.Labe
 	}
 	slices.Sort(out)
 	out = slices.Compact(out)
-	return out[:min(limit, len(out))], false, nil
+	return out[:min(limit, len(out))], x.cut.Load(), nil
 }
 
 // newWorld starts a service. m{i="a"} and m{i="b"} have a sample every minute of the two hours before now and one at 0;
@@ -194,7 +199,7 @@ func newWorld(t *testing.T, opts Options) *world {
 		opts.Now = func() time.Time { return now }
 	}
 	h, err := NewHandler(Deps{
-		Engine: w.engine, Series: index{w.source.Model}, Barrier: w.barrier, Readiness: w.ready, Replay: w.ready,
+		Engine: w.engine, Series: index{w.source.Model, &w.cut}, Barrier: w.barrier, Readiness: w.ready, Replay: w.ready,
 		Write:    http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }),
 		Gatherer: w.reg, Registerer: w.reg,
 	}, opts)
