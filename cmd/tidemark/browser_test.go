@@ -28,6 +28,7 @@ var hostile = []string{
 const browserConfig = `
 exact: {local: false}
 stats: {scan_interval: 1h}
+timers: {idle_timeout: 1h}
 materializations:
   - {name: loss, expr: 'avg by (experiment) (avg_over_time(training_loss[1m]))', every: 15s}
   - {name: steps, expr: 'sum by (experiment) (rate(training_steps_total[1m]))', every: 15s}
@@ -175,9 +176,9 @@ func grouped(n int) string {
 // experiment: a barrier called on its screen publishes its open bucket, and the screen shows one more.
 func (w *walk) experiment(t *testing.T) {
 	now := time.Now().UnixMilli()
-	w.write(remotewrite.Series{ // into a bucket that has ended by the clock and is open
+	w.write(remotewrite.Series{ // into a bucket that has ended by the clock and is open, however long all took so far
 		Labels:  labels.FromStrings("__name__", "training_loss", "experiment", "baseline", "task", "<b>0</b>"),
-		Samples: []remotewrite.Sample{{Time: now/grid*grid - 1000, Value: 1}},
+		Samples: []remotewrite.Sample{{Time: w.edge + 2000, Value: 1}},
 	})
 	w.open("#/experiment/baseline")
 	w.says("Materializations that read it", "loss", "training_loss", "task=\"<b>0</b>\"")
@@ -324,7 +325,7 @@ func (w *walk) explainTree(t *testing.T) {
 	w.shots("query-explain")
 
 	w.open("#/query?mode=explain&expr=" + url.QueryEscape(`sum(avg_over_time(training_loss[1m])) / 2 + scalar(max(max_over_time(unplanned{experiment!~"run-00.*"}[5m])))`))
-	w.says("1 of 2 parts cannot be answered from panes", "no_materialization", "no answer", "No materialization covers it",
+	w.says("1 of 2 parts cannot be answered from panes", "no_materialization", "no answer", "no stream of the plan covers this selector",
 		"To have it answered from panes, add to tidemark.yml", "max_over_time(unplanned{experiment!~\"run-00.*\"}[5m])")
 	w.until("a constant is read from nothing", items+`.some((e) => e.querySelector('.tree-kind').innerText === 'constant' && !e.querySelector('.badge'))`)
 	w.shots("query-explain-missing")

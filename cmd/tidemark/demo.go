@@ -114,6 +114,10 @@ func (d *demo) run(ctx context.Context, out io.Writer) (err error) {
 	}
 	d.summarize(verdict, time.Since(began))
 	if d.keep {
+		// Who opens the page finds the experiments there, and not only after the next scan.
+		if _, _, _, err := d.client.call(ctx, "/api/v1/rescan", nil); err != nil {
+			return errors.Join(verdict.err(), fmt.Errorf("scan the experiments: %w", err))
+		}
 		d.wait(ctx, server, end)
 	}
 	return verdict.err()

@@ -206,6 +206,16 @@ func TestDemoKeep(t *testing.T) {
 			if ready, err := client.ready(ctx, "/-/ready"); !ready || err != nil {
 				t.Errorf("ready: %v, %v", ready, err)
 			}
+			// What the page lists first is there.
+			res, err := client.http.Get(m[1] + "/api/v1/experiments")
+			if err != nil {
+				t.Error(err)
+			} else {
+				b, err := io.ReadAll(res.Body)
+				if res.Body.Close(); err != nil || !strings.Contains(string(b), `"name":"baseline"`) || !strings.Contains(string(b), `"total":2`) {
+					t.Errorf("experiments: %s, %v", b, err)
+				}
+			}
 		}
 		cancel()
 	}

@@ -1,8 +1,14 @@
 // The box for an expression, with completion. It is a combobox: arrows move in the list, Enter or Tab takes an entry, Escape
 // closes it; with the list closed Enter runs the query and Shift+Enter begins a line.
-import { html, useId, useLayoutEffect, useRef, useState } from './html.js';
+import { html, useEffect, useId, useLayoutEffect, useRef, useState } from './html.js';
 import { context } from './promql.js';
 import { suggestions } from './names.js';
+
+// fit makes a box as high as its text needs.
+function fit(el) {
+  el.style.height = 'auto';
+  el.style.height = Math.min(el.scrollHeight + 2, 320) + 'px';
+}
 
 export function Editor({ value, onChange, onRun }) {
   const box = useRef(null);
@@ -15,9 +21,13 @@ export function Editor({ value, onChange, onRun }) {
     const el = box.current;
     if (next.current >= 0) el.setSelectionRange(next.current, next.current);
     next.current = -1;
-    el.style.height = 'auto';
-    el.style.height = Math.min(el.scrollHeight + 2, 320) + 'px';
+    fit(el);
   }, [value]);
+  useEffect(() => {
+    const again = () => fit(box.current);
+    addEventListener('resize', again);
+    return () => removeEventListener('resize', again);
+  }, []);
 
   const close = () => {
     turn.current++;

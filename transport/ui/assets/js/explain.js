@@ -67,8 +67,8 @@ function Source({ part }) {
   return html`<dl class="facts">${facts.map(([k, v]) => html`<div key=${k}><dt>${k}</dt><dd>${v}</dd></div>`)}</dl>`;
 }
 
+// What can be done; a part that no materialization covers has its lines of configuration elsewhere.
 const advice = {
-  no_materialization: 'No materialization covers it.',
   off_grid: 'The times are not on the grid of the materialization. Ask at multiples of its step.',
   unpublished: 'Some windows are still open. They are published by a barrier, by later samples, or by the clock; until then ask for an earlier time.',
   before_retention: 'It reaches back to before the materialization began, or beyond its retention.',
