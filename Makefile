@@ -10,7 +10,7 @@ FUZZTIME  ?= 20000x
 RACE      := ./log ./projections ./projections/bucket ./projections/pane ./projections/query ./projections/window ./transport/...
 RACE_CMD  := TestDifferential|TestCase_C|TestG[0-9]
 
-.PHONY: build release test race lint fuzz-smoke campaign campaign-planted differential requests hostile soak bench bench-peers demo clean
+.PHONY: build release test race lint fuzz-smoke campaign campaign-planted differential requests hostile vuln soak bench bench-peers demo clean
 
 build:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/tidemark ./cmd/tidemark
@@ -83,6 +83,13 @@ hostile:
 	$(GO) test -c -o $(BIN)/hostile.test ./cmd/tidemark
 	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') HOSTILE_COUNT=$(CONNECTIONS) HOSTILE_SEED=$(SEED) HOSTILE_DURATION=$(DURATION) \
 	  ../../$(BIN)/hostile.test -test.run '^TestHostile_Long$$' -test.v -test.timeout 0
+
+# Known vulnerabilities of what is linked in. Their database is a Go module too, so that the module proxy is all that this needs. What it
+# finds in the standard library is mended by a newer Go.
+GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.9.0
+vuln: build
+	cd .tools && $(GO) run ./vulndb "$$($(GO) mod download -json golang.org/x/vulndb@latest | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p')" ../$(BIN)/vulndb
+	$(GO) run $(GOVULNCHECK) -db file://$(CURDIR)/$(BIN)/vulndb -mode binary $(BIN)/tidemark
 
 # Plants bugs, one by one, and holds that the campaign finds each within five minutes. PLANTED names some; "three": those of the day.
 PLANTED   ?=

@@ -154,6 +154,10 @@ func TestFullDisk(t *testing.T) {
 	}
 	t.Logf("%d series acknowledged, %.1f MiB free", acked, float64(disk.free())/(1<<20))
 	whole := disk.fill(0)
+	poll(t, time.Minute, "the full disk is seen", func() (bool, string) {
+		r := s.must(http.MethodPost, "/api/v1/precompute/watermark", "time_ms", "1010000")
+		return r.code == http.StatusServiceUnavailable, r.body
+	})
 	for n := range 12 {
 		b.wantRefusal(1+n%2, b.send(1+n%2), fullDisk)
 		if got := b.counted(); got != float64(acked) {

@@ -18,7 +18,7 @@ const (
 	resumeAfter = time.Second
 	// watchInterval is how often the free space and the lag are looked at.
 	watchInterval = time.Second
-	// lookInterval is how often writes look at the free space at most: fast senders fill a reserve in less than a watchInterval.
+	// lookInterval is how often whoever writes looks at the free space at most: fast senders fill a reserve in less than a watchInterval.
 	lookInterval = 20 * time.Millisecond
 	// floorBytes is the free space, or the reserve if that is less, below which nothing at all is written: no barrier, tick, task or
 	// checkpoint. A write that fails because the disk is full would end the log, and with it the process.
@@ -94,6 +94,7 @@ func (g *gate) lookNow() {
 
 // room says why the disk has no room for anything, or nil.
 func (g *gate) room() error {
+	g.lookNow()
 	if g.free.Load() < min(g.minFree, floorBytes) {
 		return &remotewrite.Unavailable{Reason: "the disk is full", RetryAfter: diskRetry}
 	}
