@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -198,6 +199,13 @@ groups:
 	v.instant("max_over_time(m[45s])", now)
 	if n := v.materializations()["p"].Misses["off_grid"]; n != 1 {
 		t.Errorf("p missed %d times", n)
+	}
+	// What is recorded as it stands is not the exact source.
+	x := exchange{method: http.MethodGet, path: "/api/v1/query", params: [][2]string{{"query", "sum by (job) (m)"}, {"time", seconds(now)}}}
+	for route, header := range map[string]http.Header{"warm": nil, "local": {"Cache-Control": {"no-store"}}} {
+		if _, told := x.ask(t, v.http, v.base, header); told.Get("X-Tidemark-Route") != route {
+			t.Errorf("route %s, want %s", told.Get("X-Tidemark-Route"), route)
+		}
 	}
 	rules := v.rules()
 	if r := rules["p"]; time.Since(r.LastEvaluation) > patience || r.EvaluationTime <= 0 {
