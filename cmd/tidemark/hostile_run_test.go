@@ -22,9 +22,9 @@ import (
 
 const (
 	// hostileSlice is how many connections TestHostile makes.
-	hostileSlice = 900
+	hostileSlice = 600
 	// hostileWarm is how many come before the base line is measured: memory that is used again and again is none that is lost.
-	hostileWarm = 300
+	hostileWarm = 150
 	// hostileMemory is by how much the memory of the process may be above its base line afterwards: what the runtime keeps for itself.
 	hostileMemory = 128 << 20
 	// hostilePatience is the p99 of a good writer beside them in a long run. A slice measures no times: the machine does other things.
