@@ -317,7 +317,7 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 		return errors.Join(err, n.close())
 	}
 	opened(n)
-	reload := func(ctx context.Context) error { return reloadOnHangup(ctx, hangup, n, logger) }
+	reload := func(ctx context.Context) error { return reloadOnHangup(ctx, hangup, n) }
 	err = f.runGroup(ctx, n, transport.Server(handler, f.timeouts), bounded, reload, logger)
 	if cerr := n.close(); err == nil {
 		err = cerr
@@ -427,15 +427,13 @@ func actor(f func(context.Context) error) (func() error, func(error)) {
 }
 
 // reloadOnHangup reads the configuration again at each SIGHUP.
-func reloadOnHangup(ctx context.Context, hangup <-chan os.Signal, n *node, logger *slog.Logger) error {
+func reloadOnHangup(ctx context.Context, hangup <-chan os.Signal, n *node) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-hangup:
-			if err := n.reload(ctx); err != nil {
-				logger.Error("Reload failed; the plan in force stays", "err", err)
-			}
+			_ = n.reloadLoudly(ctx)
 		}
 	}
 }
@@ -465,7 +463,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
 	}
 	if f.lifecycle {
-		opts.Reload = n.reload
+		opts.Reload = n.reloadLoudly
 	}
 	if f.adminAPI {
 		opts.Snapshot = n.snapshot
