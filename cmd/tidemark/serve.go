@@ -242,10 +242,11 @@ func flagValues(m *kingpin.CmdModel) map[string]string {
 // loadPlan reads the configuration and builds the plan.
 func (f *serveFlags) loadPlan() (*plan.Config, *plan.Plan, plan.Report, error) {
 	bad := func(err error) error { return &exitError{exitUsage, err} }
-	if f.configGiven {
-		if _, err := os.Stat(f.configFile); err != nil {
-			return nil, nil, plan.Report{}, bad(err)
-		}
+	switch _, err := os.Stat(f.configFile); {
+	case err == nil:
+		f.configGiven = true // a reload that does not find it any more is no wish for an empty plan
+	case f.configGiven:
+		return nil, nil, plan.Report{}, bad(err)
 	}
 	cfg, err := plan.Load(f.configFile)
 	if err != nil {
