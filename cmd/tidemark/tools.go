@@ -94,7 +94,7 @@ func (r *remote) post(ctx context.Context, path string, form url.Values, stdout 
 		Warnings []string        `json:"warnings"`
 	}
 	if err := json.Unmarshal(body, &answer); err != nil {
-		return fmt.Errorf("%s: status %d with an answer that is no JSON", u, res.StatusCode)
+		return fmt.Errorf("%s: status %s with an answer that is no JSON", u, res.Status)
 	}
 	if res.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: status %d: %s", u, res.StatusCode, answer.Error)
