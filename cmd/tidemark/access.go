@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -193,7 +194,20 @@ type remote struct {
 
 func (r *remote) declare(c *kingpin.CmdClause) {
 	c.Flag("url", "Where the service listens.").Default(defaultURL).StringVar(&r.url)
+	r.declareCredentials(c)
+}
+
+func (r *remote) declareCredentials(c *kingpin.CmdClause) {
 	c.Flag("http.config.file", "File with credentials and TLS for the service, as promtool takes it.").Default("").StringVar(&r.httpConfig)
+}
+
+// service returns a client of its whole interface.
+func (r *remote) service() (*service, error) {
+	client, err := r.client()
+	if err != nil {
+		return nil, err
+	}
+	return &service{url: strings.TrimRight(r.url, "/"), http: client}, nil
 }
 
 func (r *remote) client() (*http.Client, error) {

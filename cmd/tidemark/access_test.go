@@ -244,6 +244,14 @@ access:
 	if code, out, errs := s.tool("backup", "--url=https://"+s.addr, "--http.config.file=client.yml"); code != exitFailure || !strings.Contains(errs, "403") {
 		t.Errorf("backup by somebody who may not: %d %s%s", code, out, errs)
 	}
+	s.file("reader.yml", "basic_auth: {username: reader, password: reader-secret}\ntls_config: {ca_file: \"test authority.crt\"}\n")
+	if code, out, errs := s.tool("explain", "up", "--url=https://"+s.addr, "--http.config.file=reader.yml"); code != exitOK {
+		t.Errorf("explain: %d %s%s", code, out, errs)
+	}
+	s.file("nobody.yml", "tls_config: {ca_file: \"test authority.crt\"}\n")
+	if code, out, errs := s.tool("explain", "up", "--url=https://"+s.addr, "--http.config.file=nobody.yml"); code != exitFailure || !strings.Contains(errs, "401 Unauthorized") {
+		t.Errorf("explain for nobody: %d %s%s", code, out, errs)
+	}
 	// A reload takes permissions away.
 	s.configure("access: {ops: [admin]}\n")
 	if code, err := ask(client, http.MethodPost, "https://"+s.addr+"/-/reload", "ops"); code != http.StatusOK {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -379,4 +380,28 @@ func TestCase_C39_RemovedAndAddedAgain(t *testing.T) {
 	live := v.liveDigest()
 	v.mustStop()
 	v.wantSameDigests(live)
+}
+
+// A configuration that was there and is gone is an error of the reload, and no empty plan; one that never was is none.
+func TestReload_FileIsGone(t *testing.T) {
+	f := &serveFlags{configFile: filepath.Join(t.TempDir(), defaultConfigFile), lookback: 5 * time.Minute, maxFuture: 10 * time.Minute}
+	load := func() error {
+		_, _, _, err := f.loadPlan()
+		return err
+	}
+	if err := load(); err != nil {
+		t.Fatalf("without a file: %v", err)
+	}
+	if err := os.WriteFile(f.configFile, []byte("experiment_label: run\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := load(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(f.configFile); err != nil {
+		t.Fatal(err)
+	}
+	if err := load(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is gone: %v", err)
+	}
 }

@@ -382,7 +382,8 @@ func (f *peerFlags) ask(ctx context.Context, p *peer, s *service, end int64, r *
 	return nil
 }
 
-// sameAnswers holds that all have answered with the same series; by which functions' rules they fill them is each one's own.
+// sameAnswers holds that all have answered with the same series; by which functions' rules they fill them is each one's own. So
+// VictoriaMetrics, whose rate is another, may find other series among the first ten.
 func sameAnswers(names []string, runs map[string][]peerRun) error {
 	for i, expr := range dashboard {
 		want := -1
@@ -391,7 +392,8 @@ func sameAnswers(names []string, runs map[string][]peerRun) error {
 				if want < 0 {
 					want = r.answers[i]
 				}
-				if r.answers[i] != want || want == 0 {
+				own := name == peerVictoria && strings.HasPrefix(expr, "topk(") && r.answers[i] > 0
+				if !own && r.answers[i] != want || want == 0 {
 					return fmt.Errorf("%s: %d series from %s, %d from %s: they were not asked the same", expr, want, names[0], r.answers[i], name)
 				}
 			}

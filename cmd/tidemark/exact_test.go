@@ -264,7 +264,11 @@ func TestServeWithoutConfigurationAnswersAnything(t *testing.T) {
 	s.stop(p)
 
 	// Deleted, and rebuilt, it is the same again.
-	if code, out, errs := s.tool("rebuild", "--projection", "sample", "--verify"); code != exitOK || !strings.Contains(out, "equal") {
+	code, out, errs := s.tool("rebuild", "--projection", "sample", "--verify")
+	if _, err := os.Stat(filepath.Join(s.dir, "data", copyDir+rebuildSuffix)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a copy that was only compared stays: %v", err)
+	}
+	if code != exitOK || !strings.Contains(out, "equal") {
 		t.Errorf("rebuild --verify: exit code %d\n%s%s", code, out, errs)
 	}
 	if err := os.RemoveAll(filepath.Join(s.dir, "data", copyDir)); err != nil {

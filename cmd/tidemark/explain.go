@@ -35,10 +35,11 @@ type explainedTree struct {
 }
 
 func newExplain(app *kingpin.Application) command {
-	var target, expr, at, start, end, step string
+	var to remote
+	var expr, at, start, end, step string
 	c := app.Command("explain", "Say how a running service answers an expression: the tree, the source of each part or why it has none, and what to add to the configuration.")
 	c.Arg("expr", "PromQL expression.").Required().StringVar(&expr)
-	c.Flag("url", "Where the service listens.").Default(defaultURL).StringVar(&target)
+	to.declare(c)
 	c.Flag("time", "Evaluation time of an instant query, in seconds or RFC 3339. The last full minute by default.").StringVar(&at)
 	c.Flag("start", "First time of a range query.").StringVar(&start)
 	c.Flag("end", "Last time of a range query.").StringVar(&end)
@@ -59,7 +60,10 @@ func newExplain(app *kingpin.Application) command {
 		}
 		ctx, cancel := context.WithTimeout(ctx, barrierTimeout)
 		defer cancel()
-		s := newService(target, 1)
+		s, err := to.service()
+		if err != nil {
+			return err
+		}
 		defer s.close()
 		e, res, _, err := s.call(ctx, "/api/v1/explain", form)
 		if err != nil {

@@ -227,7 +227,8 @@ func TestKeeper_Age(t *testing.T) {
 func TestCase_B19_TruncationStuck(t *testing.T) {
 	const size = 600 << 10
 	k := startKept(t, limits{size: size})
-	g := &gate{events: k.events, ready: func() bool { return false }, full: k.full, now: time.Now, waiting: func() int64 { return 0 }}
+	g := &gate{events: k.events, ready: func() bool { return false }, full: k.full, now: time.Now, waiting: func() int64 { return 0 },
+		freeBytes: func(string) (uint64, error) { return 1 << 40, nil }}
 	g.open.Store(true)
 	g.free.Store(1 << 40)
 	k.write(t, 20, 1000)

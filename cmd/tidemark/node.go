@@ -494,6 +494,15 @@ func (n *node) reload(ctx context.Context) error {
 	return nil
 }
 
+// reloadLoudly is reload, which says in the log of the service that it failed: whoever asked may not be who looks after it.
+func (n *node) reloadLoudly(ctx context.Context) error {
+	err := n.reload(ctx)
+	if err != nil {
+		n.logger.Error("Reload failed; the plan in force stays", "err", err)
+	}
+	return err
+}
+
 // Replaying implements transport.Replay.
 func (n *node) Replaying() (string, bool) {
 	// A projection that has stopped will not catch up; whoever reads it is told why.

@@ -34,7 +34,12 @@ func (r *rebuild) rebuildCopy(ctx context.Context, o *offline, through log.Seq, 
 		return err
 	}
 	if r.verify {
-		return errors.Join(r.compareCopies(ctx, o, cfg.Exact, stands, fresh, stdout), fresh.Close())
+		// What differs stays where it is, so that a rebuild up to the same sequence has nothing left to do.
+		err := errors.Join(r.compareCopies(ctx, o, cfg.Exact, stands, fresh, stdout), fresh.Close())
+		if err == nil {
+			err = os.RemoveAll(stands + rebuildSuffix)
+		}
+		return err
 	}
 	if err := fresh.Close(); err != nil {
 		return err

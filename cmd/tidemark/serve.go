@@ -242,10 +242,11 @@ func flagValues(m *kingpin.CmdModel) map[string]string {
 // loadPlan reads the configuration and builds the plan.
 func (f *serveFlags) loadPlan() (*plan.Config, *plan.Plan, plan.Report, error) {
 	bad := func(err error) error { return &exitError{exitUsage, err} }
-	if f.configGiven {
-		if _, err := os.Stat(f.configFile); err != nil {
-			return nil, nil, plan.Report{}, bad(err)
-		}
+	switch _, err := os.Stat(f.configFile); {
+	case err == nil:
+		f.configGiven = true // a reload that does not find it any more is no wish for an empty plan
+	case f.configGiven:
+		return nil, nil, plan.Report{}, bad(err)
 	}
 	cfg, err := plan.Load(f.configFile)
 	if err != nil {
@@ -317,7 +318,7 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 		return errors.Join(err, n.close())
 	}
 	opened(n)
-	reload := func(ctx context.Context) error { return reloadOnHangup(ctx, hangup, n, logger) }
+	reload := func(ctx context.Context) error { return reloadOnHangup(ctx, hangup, n) }
 	err = f.runGroup(ctx, n, transport.Server(handler, f.timeouts), bounded, reload, logger)
 	if cerr := n.close(); err == nil {
 		err = cerr
@@ -427,15 +428,13 @@ func actor(f func(context.Context) error) (func() error, func(error)) {
 }
 
 // reloadOnHangup reads the configuration again at each SIGHUP.
-func reloadOnHangup(ctx context.Context, hangup <-chan os.Signal, n *node, logger *slog.Logger) error {
+func reloadOnHangup(ctx context.Context, hangup <-chan os.Signal, n *node) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-hangup:
-			if err := n.reload(ctx); err != nil {
-				logger.Error("Reload failed; the plan in force stays", "err", err)
-			}
+			_ = n.reloadLoudly(ctx)
 		}
 	}
 }
@@ -465,7 +464,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		Build: build(), Flags: f.flags, Config: n.configText, Runtime: n.runtimeState, Now: f.around.time,
 	}
 	if f.lifecycle {
-		opts.Reload = n.reload
+		opts.Reload = n.reloadLoudly
 	}
 	if f.adminAPI {
 		opts.Snapshot = n.snapshot

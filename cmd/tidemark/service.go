@@ -105,7 +105,7 @@ func (s *service) call(ctx context.Context, path string, form url.Values) (*enve
 	}
 	var e envelope
 	if err := json.Unmarshal(body, &e); err != nil {
-		return nil, nil, 0, fmt.Errorf("%s: status %d with an answer that is no JSON", u, res.StatusCode)
+		return nil, nil, 0, fmt.Errorf("%s: status %s with an answer that is no JSON", u, res.Status)
 	}
 	return &e, res, took, nil
 }

@@ -487,6 +487,7 @@ func TestExitCodes(t *testing.T) {
 		{exitUsage, "--query.max-client-share", []string{"serve", "--query.max-client-share=0"}},
 		{exitUsage, "--time-ms", []string{"watermark"}},
 		{exitUsage, "--time-ms", []string{"watermark", "--time-ms=soon"}},
+		{exitUsage, "--experiment", []string{"watermark", "--time-ms=now", "--experiment="}},
 		{exitOK, "requests", []string{"check", "config"}},
 		{exitOK, "requests", []string{"check", "config", "tidemark.yml"}},
 		{exitUsage, "bad.yml:1: materializations[0].expr", []string{"check", "config", "bad.yml"}},

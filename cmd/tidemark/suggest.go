@@ -25,9 +25,10 @@ const maxSuggestBytes = 1 << 30
 
 // suggest makes materializations of what is asked.
 type suggest struct {
-	queryLog, dashboard, target string
-	step, lookback              time.Duration
-	least                       int
+	queryLog, dashboard string
+	source              remote // of the samples; without a URL none
+	step, lookback      time.Duration
+	least               int
 }
 
 func newSuggest(app *kingpin.Application) command {
@@ -35,7 +36,8 @@ func newSuggest(app *kingpin.Application) command {
 	c := app.Command("suggest", "Print the materializations that would answer what repeats in a query log of Prometheus, or what a Grafana dashboard asks.")
 	c.Flag("query-log", "Query log of Prometheus: a JSON object a line.").StringVar(&s.queryLog)
 	c.Flag("dashboard", "Grafana dashboard: JSON, as Grafana exports it.").StringVar(&s.dashboard)
-	c.Flag("url", "Where a service or a Prometheus listens that has the samples; without it nothing is said of series and bytes.").StringVar(&s.target)
+	c.Flag("url", "Where a service or a Prometheus listens that has the samples; without it nothing is said of series and bytes.").StringVar(&s.source.url)
+	s.source.declareCredentials(c)
 	c.Flag("step", "Time between evaluations where a file does not say.").Default("15s").DurationVar(&s.step)
 	c.Flag("lookback-delta", "How far an instant selector looks back.").Default("5m").DurationVar(&s.lookback)
 	c.Flag("min-repeats", "How often an expression must be in a query log.").Default("2").IntVar(&s.least)
@@ -93,7 +95,7 @@ func (s *suggest) print(ctx context.Context, w io.Writer, all []plan.Suggestion)
 	var sum estimate
 	for i := range all {
 		fmt.Fprintf(&b, "  # answers %d %s, asked %d %s\n", all[i].Parts, plural(all[i].Parts, "expression"), all[i].Times, plural(all[i].Times, "time"))
-		if s.target != "" {
+		if s.source.url != "" {
 			e, err := s.estimate(ctx, &all[i])
 			if err != nil {
 				return err
@@ -103,7 +105,7 @@ func (s *suggest) print(ctx context.Context, w io.Writer, all []plan.Suggestion)
 		}
 		b.WriteString(all[i].Entry.Lines())
 	}
-	if s.target != "" {
+	if s.source.url != "" {
 		fmt.Fprintf(&b, "# in all: %s\n", sum)
 	}
 	_, err := io.WriteString(w, b.String())
@@ -163,7 +165,10 @@ func (s *suggest) estimate(ctx context.Context, g *plan.Suggestion) (e estimate,
 func (s *suggest) number(ctx context.Context, expr string) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, barrierTimeout)
 	defer cancel()
-	c := newService(s.target, 1)
+	c, err := s.source.service()
+	if err != nil {
+		return 0, err
+	}
 	defer c.close()
 	e, res, _, err := c.call(ctx, "/api/v1/query", url.Values{"query": {expr}})
 	if err != nil {

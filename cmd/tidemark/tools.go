@@ -30,10 +30,11 @@ const (
 func newWatermark(app *kingpin.Application) command {
 	var to remote
 	var at, experiment string
+	var scoped bool
 	c := app.Command("watermark", "Tell a running service that everything up to a time has been written, and wait until it is published.")
 	to.declare(c)
 	c.Flag("time-ms", "Event time in milliseconds since the epoch, or now.").Required().StringVar(&at)
-	c.Flag("experiment", "Only for the series of this experiment.").Default("").StringVar(&experiment)
+	c.Flag("experiment", "Only for the series of this experiment.").IsSetByUser(&scoped).StringVar(&experiment)
 	return command{c, func(ctx context.Context, stdout, _ io.Writer) error {
 		if at == "now" {
 			at = strconv.FormatInt(time.Now().UnixMilli(), 10)
@@ -42,7 +43,10 @@ func newWatermark(app *kingpin.Application) command {
 			return &exitError{exitUsage, fmt.Errorf("--time-ms: %q is neither a number of milliseconds nor now", at)}
 		}
 		form := url.Values{"time_ms": {at}}
-		if experiment != "" {
+		if scoped && experiment == "" { // as of a shell variable that is not set: a barrier for all is not what is meant
+			return &exitError{exitUsage, errors.New("--experiment: no experiment has an empty name; without the flag the barrier is for all")}
+		}
+		if scoped {
 			form.Set("experiment", experiment)
 		}
 		return to.post(ctx, "/api/v1/precompute/watermark", form, stdout)
@@ -90,7 +94,7 @@ func (r *remote) post(ctx context.Context, path string, form url.Values, stdout 
 		Warnings []string        `json:"warnings"`
 	}
 	if err := json.Unmarshal(body, &answer); err != nil {
-		return fmt.Errorf("%s: status %d with an answer that is no JSON", u, res.StatusCode)
+		return fmt.Errorf("%s: status %s with an answer that is no JSON", u, res.Status)
 	}
 	if res.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: status %d: %s", u, res.StatusCode, answer.Error)
