@@ -98,13 +98,7 @@ func randomNamedQuery(rng *rand.Rand) oracle.Query {
 	case 1:
 		q.Expr += pick(" or ", " and ", " unless ") + term()
 	}
-	if rng.IntN(2) == 0 {
-		q.Step = 1 + rng.Int64N(60_000)
-		q.End = min(q.Start+rng.Int64N(40)*q.Step, querytest.Span)
-	}
-	if rng.IntN(3) == 0 {
-		q.Start -= q.Start % querytest.Grid
-	}
+	anyTimes(rng, &q)
 	// Rates and sums of what is not integer are relative to their terms.
 	q.Terms.Sum = 1e7
 	return q
@@ -188,13 +182,7 @@ func randomMixedQuery(rng *rand.Rand) (q oracle.Query, meant string) {
 	if rng.IntN(2) == 0 {
 		q.Expr = pick("sum", "max by (job, __name__)", "count by (__name__)", "group by (__name__, job)") + "(" + q.Expr + ")"
 	}
-	if rng.IntN(2) == 0 {
-		q.Step = 1 + rng.Int64N(60_000)
-		q.End = min(q.Start+rng.Int64N(40)*q.Step, querytest.Span)
-	}
-	if rng.IntN(3) == 0 {
-		q.Start -= q.Start % querytest.Grid
-	}
+	anyTimes(rng, &q)
 	q.Terms.Sum = 1e9
 	written := `{job=~"a|b",instance!="nobody",__name__!~"rec.|all0|delta2"}`
 	return q, strings.ReplaceAll(q.Expr, bare, written)
@@ -248,5 +236,16 @@ func TestQ9_Differential(t *testing.T) {
 	}
 	if routes[query.RouteHybrid] < each/4 || routes[query.RouteLocal] == 0 {
 		t.Errorf("routes: %v", routes)
+	}
+}
+
+// anyTimes makes a range of half of the queries, and puts a third of them on the grid.
+func anyTimes(rng *rand.Rand, q *oracle.Query) {
+	if rng.IntN(2) == 0 {
+		q.Step = 1 + rng.Int64N(60_000)
+		q.End = min(q.Start+rng.Int64N(40)*q.Step, querytest.Span)
+	}
+	if rng.IntN(3) == 0 {
+		q.Start -= q.Start % querytest.Grid
 	}
 }
