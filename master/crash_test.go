@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"path"
@@ -17,6 +16,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"tidemark/log"
+	"tidemark/log/logtest"
 	"tidemark/projections"
 	"tidemark/projections/bucket"
 )
@@ -44,18 +44,6 @@ func (p *photographer) MaybeError(op errorfs.Op) error {
 	p.images = append(p.images, p.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: p.rng}))
 	p.ops = append(p.ops, fmt.Sprintf("operation %d (%s), %d%% of unsynced data kept", len(p.ops), path.Base(op.Path), percent))
 	return nil
-}
-
-// calmLocks locks files without a picture in between: the file system in memory takes a lock of its own twice for it.
-type calmLocks struct {
-	vfs.FS
-	p *photographer
-}
-
-func (f calmLocks) Lock(name string) (io.Closer, error) {
-	f.p.mu.Lock()
-	defer f.p.mu.Unlock()
-	return f.FS.Lock(name)
 }
 
 // controlHistory is events of each kind that the control plane appends, with starts in between.
@@ -180,7 +168,7 @@ func TestM12_CrashAtEveryCommit(t *testing.T) {
 	}
 	want := finish(vfs.NewMem())
 	p := &photographer{fs: vfs.NewCrashableMem(), rng: rand.New(rand.NewPCG(seed, 12))}
-	if got := finish(errorfs.Wrap(calmLocks{p.fs, p}, p)); got != want {
+	if got := finish(errorfs.Wrap(logtest.SerialLocks(p.fs, &p.mu), p)); got != want {
 		t.Fatalf("the run with the camera has\n%s\nand not\n%s", got, want)
 	}
 	if len(p.images) < len(history) {

@@ -27,7 +27,7 @@ var imports = map[string][]string{
 	"projections/query/querytest": {"projections/query/oracle", "log", "projections/accum", "projections/pane", "projections/plan", "projections/query"},
 	"projections/window":          {"log", "projections", "projections/bucket", "projections/pane", "projections/plan", "projections/query", "projections/query/oracle", "projections/query/querytest", "projections/series"},
 	"projections/sample":          {"log", "projections"},
-	"master":                      {"log", "projections", "projections/bucket"},
+	"master":                      {"log", "log/logtest", "projections", "projections/bucket"},
 	"transport":                   {"log", "master", "projections/plan", "projections/query", "projections/query/querytest", "transport"},
 	"cmd":                         {"*"},
 }
