@@ -2,7 +2,7 @@ module tidemark
 
 go 1.26.7
 
-toolchain go1.26.9
+toolchain go1.26.11
 
 require (
 	github.com/DataDog/sketches-go v1.4.8
