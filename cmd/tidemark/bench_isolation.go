@@ -172,7 +172,8 @@ func (i *isolation) write(ctx context.Context) (*latencies, error) {
 	if err == nil && a.refused > 0 {
 		i.step("%d of these writes were refused first", a.refused)
 	}
-	return &a.took, err
+	took := a.took // the lane's own is that of the next time
+	return &took, err
 }
 
 // asking measures small queries, warm and local, alone and beside writes.
