@@ -58,7 +58,9 @@ func (f *serveFlags) maxQueries() int {
 	return queriesOn(runtime.GOMAXPROCS(0))
 }
 
-func queriesOn(processors int) int { return min(mostQueries, max(leastQueries, queriesPerProcessor*processors)) }
+func queriesOn(processors int) int {
+	return min(mostQueries, max(leastQueries, queriesPerProcessor*processors))
+}
 
 // serveFlags are the flags of serve.
 type serveFlags struct {
