@@ -20,8 +20,9 @@ const leafLabel = "__tidemark_leaf__"
 type rewriter struct {
 	lookback    int64
 	defaultStep func(rangeMillis int64) int64
-	direct      bool    // aggregations may be evaluated with their leaves
-	wholes      *wholes // nil: nothing is read from records
+	direct      bool         // aggregations may be evaluated with their leaves
+	wholes      *wholes      // nil: nothing is read from records
+	matrix      *parser.Expr // whose value is the answer to a range query; nil: that of an instant query
 	parts       []part
 	inner       int64 // evaluations that subqueries ask for, each over all the windows that it serves
 }

@@ -50,7 +50,7 @@ func newWholes(all []*material) *wholes {
 			continue
 		}
 		expr, err := p.ParseExpr(m.Expr)
-		if err != nil || !wholeNode(expr) {
+		if err != nil || !wholeNode(expr) && !selection(expr) {
 			continue
 		}
 		w.exact[m.Expr] = append(w.exact[m.Expr], m)
@@ -71,11 +71,7 @@ func wholeNode(e parser.Expr) bool {
 	case *parser.BinaryExpr:
 		return n.Type() == parser.ValueTypeVector
 	case *parser.AggregateExpr:
-		switch n.Op {
-		case parser.TOPK, parser.BOTTOMK, parser.LIMITK, parser.LIMIT_RATIO:
-			return false
-		}
-		return true
+		return !selection(n)
 	case *parser.Call:
 		switch n.Func.Name {
 		case "sort", "sort_desc", "sort_by_label", "sort_by_label_desc":
@@ -85,6 +81,13 @@ func wholeNode(e parser.Expr) bool {
 	default:
 		return false
 	}
+}
+
+// selection says whether a node selects series out of a vector, and gives them an order besides. The matrix of a range query does not show
+// that.
+func selection(e parser.Expr) bool {
+	n, ok := e.(*parser.AggregateExpr)
+	return ok && slices.Contains([]parser.ItemType{parser.TOPK, parser.BOTTOMK, parser.LIMITK, parser.LIMIT_RATIO}, n.Op)
 }
 
 // leafShape prints a leaf without its matchers, and returns these; ok is false if e is no leaf.
@@ -117,7 +120,7 @@ func leafShape(e parser.Expr) (shape string, matchers []*labels.Matcher, ok bool
 // record holds of it. It returns the leaf to read, nil if there is none.
 func (w *wholes) find(r *rewriter, slot *parser.Expr, s steps) *leaf {
 	e := *slot
-	if s.count() == 0 || !wholeNode(e) {
+	if s.count() == 0 || !wholeNode(e) && !(slot == r.matrix && selection(e)) {
 		return nil
 	}
 	for _, m := range w.exact[e.String()] {
