@@ -117,13 +117,10 @@ func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s
 		return nil, nil, &BadDataError{err}
 	}
 	// A sample at the evaluation time itself counts whatever the lookback.
-	r := rewriter{direct: direct, lookback: max(1, millis(e.lookback(c))), defaultStep: e.opts.SubqueryStep}
+	r := rewriter{direct: direct, root: &stmt.Expr, ranged: stmt.Interval > 0, lookback: max(1, millis(e.lookback(c))), defaultStep: e.opts.SubqueryStep}
 	x, err := e.index()
 	if err != nil {
 		return nil, nil, &SourceError{err}
-	}
-	if stmt.Interval > 0 {
-		r.matrix = &stmt.Expr
 	}
 	if direct && e.opts.Records != nil && (e.opts.Exact == nil || !c.Exact) {
 		r.wholes = x.wholes

@@ -22,7 +22,8 @@ type rewriter struct {
 	defaultStep func(rangeMillis int64) int64
 	direct      bool         // aggregations may be evaluated with their leaves
 	wholes      *wholes      // nil: nothing is read from records
-	matrix      *parser.Expr // whose value is the answer to a range query; nil: that of an instant query
+	root        *parser.Expr // the answer is its value
+	ranged      bool         // at each step of a range
 	parts       []part
 	inner       int64 // evaluations that subqueries ask for, each over all the windows that it serves
 }
