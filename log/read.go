@@ -17,10 +17,12 @@ type Reader struct {
 	l       *Log
 	next    Seq
 	prev    Hash
-	chained bool // prev is known
-	raw     [][]byte
-	size    int   // of the last event, encoded
-	err     error // final
+	chained bool     // prev is known
+	raw     [][]byte // of what was read ahead; it lies in slab
+	slab    []byte   // used again and again: nothing that is decoded refers to it
+	block   [][]byte // the memory of raw
+	size    int      // of the last event, encoded
+	err     error    // final
 }
 
 // NewReader returns a reader whose first event is from; 0 means the floor.
@@ -97,8 +99,7 @@ func (r *Reader) fill(head Seq) error {
 }
 
 func (r *Reader) fillFrom(at, head Seq) error {
-	var size int
-	r.raw = make([][]byte, 0, min(readAheadEvents, int(head-r.next)+1))
+	r.raw, r.slab = r.block[:0], r.slab[:0]
 	err := r.l.store.iterate(eventKey(at), eventKey(head+1), func(key, value []byte) (bool, error) {
 		seq, err := seqOf(key)
 		if err != nil || seq != at {
@@ -109,10 +110,12 @@ func (r *Reader) fillFrom(at, head Seq) error {
 			r.prev, r.chained = EventHash(value), true
 			return true, nil
 		}
-		r.raw = append(r.raw, append([]byte(nil), value...))
-		size += len(value)
-		return len(r.raw) < readAheadEvents && size < readAheadBytes, nil
+		from := len(r.slab)
+		r.slab = append(r.slab, value...)
+		r.raw = append(r.raw, r.slab[from:len(r.slab):len(r.slab)])
+		return len(r.raw) < readAheadEvents && len(r.slab) < readAheadBytes, nil
 	}, nil)
+	r.block = r.raw
 	var damage *CorruptionError
 	switch {
 	case len(r.raw) > 0 && errors.As(err, &damage):

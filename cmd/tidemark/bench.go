@@ -8,9 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/model"
 
 	"tidemark/log"
 )
@@ -25,6 +27,11 @@ const benchConfig = `materializations:
 
 const ownBenchConfig = "exact: {local: false}\n" + benchConfig
 
+// paneConfig is ownBenchConfig with panes of another width.
+func paneConfig(pane time.Duration) string {
+	return strings.Replace(ownBenchConfig, "every: 1m", "every: "+model.Duration(pane).String(), 1)
+}
+
 // benchFlags are the flags of the load tools.
 type benchFlags struct {
 	url      string
@@ -34,6 +41,7 @@ type benchFlags struct {
 	requests int           // of each query
 	rounds   int           // barriers
 	samples  int64         // of a log that is made; 0: there is one
+	pane     time.Duration // of the streams of a log that is made
 	expr     string
 	atMillis int64
 	span     time.Duration
@@ -57,6 +65,7 @@ func newBench(app *kingpin.Application) []command {
 	}
 	return []command{
 		newBenchPeers(group),
+		newBenchIsolation(group),
 		sub("write", "Write for a time, then check that everything acknowledged is there.", func(c *kingpin.CmdClause, f *benchFlags) {
 			f.urlFlag(c)
 			f.loadFlags(c, 2000)
@@ -82,6 +91,7 @@ func newBench(app *kingpin.Application) []command {
 			f.loadFlags(c, 2000)
 			c.Flag("samples", "Make a log of so many samples, of --series series, in a temporary directory, by a service that is then killed. 0 = take the log in --storage.path.").
 				Default("0").Int64Var(&f.samples)
+			c.Flag("pane", "With --samples: the width of the panes, which divides 5m. A sample comes every 15s.").Default("1m").DurationVar(&f.pane)
 		}, (*benchFlags).replay),
 		sub("all", "Measure writing, the log's size, replay, barriers and queries, on servers of its own, in a minute or so.", func(c *kingpin.CmdClause, f *benchFlags) {
 			f.loadFlags(c, 2000)
@@ -97,7 +107,7 @@ func (f *benchFlags) urlFlag(c *kingpin.CmdClause) {
 }
 
 func (f *benchFlags) loadFlags(c *kingpin.CmdClause, perRequest int) {
-	f.requests, f.rounds, f.step = 1, 1, time.Minute
+	f.requests, f.rounds, f.step, f.pane = 1, 1, time.Minute, time.Minute
 	c.Flag("series", "Series.").Default("10000").IntVar(&f.shape.series)
 	c.Flag("labels", "Labels of a series, the name included.").Default("10").IntVar(&f.shape.labels)
 	c.Flag("per-request", "Samples of a request, each an entry of its own.").Default(fmt.Sprint(perRequest)).IntVar(&f.shape.perRequest)
@@ -129,6 +139,8 @@ func (f *benchFlags) check() error {
 		return usage("durations must not be negative")
 	case f.samples < 0:
 		return usage("--samples must not be negative")
+	case f.pane < time.Second || f.pane%time.Second != 0 || 5*time.Minute%f.pane != 0:
+		return usage("--pane must be whole seconds that divide 5m")
 	case f.step < time.Millisecond:
 		return usage("--step must be at least 1ms")
 	case f.expr != "" && (f.url == "" || f.atMillis == 0):

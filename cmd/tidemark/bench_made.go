@@ -122,7 +122,7 @@ func (f *benchFlags) replayMade(ctx context.Context, b *bench) error {
 		}
 		b.step("starting again after the kill")
 		began := time.Now()
-		again, err := startChild(ctx, dir, ownBenchConfig)
+		again, err := startChild(ctx, dir, paneConfig(f.pane))
 		if err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (f *benchFlags) replayMade(ctx context.Context, b *bench) error {
 // makeLog returns the rate of the load, in samples acknowledged per second, and their number.
 func (f *benchFlags) makeLog(ctx context.Context, b *bench, dir string) (rate float64, made uint64, err error) {
 	b.step("starting a service in %s", dir)
-	server, err := startChild(ctx, dir, ownBenchConfig)
+	server, err := startChild(ctx, dir, paneConfig(f.pane))
 	if err != nil {
 		return 0, 0, err
 	}

@@ -172,6 +172,27 @@ type foldMode struct {
 	run      func(*pane.Projection, context.Context) error
 	inMemory bool // nothing is written
 	options  func(p *pane.Projection, from log.Seq) projections.ReplayOptions
+	// beside returns what is given the events after from before the panes are; nil: nothing is.
+	beside func(ctx context.Context, from log.Seq) (applier, error)
+}
+
+// applier takes events in their order, as projections.Projection does.
+type applier interface {
+	Apply(context.Context, []*log.Event) error
+}
+
+// bothFolded gives events to the panes, and before to somebody else.
+type bothFolded struct {
+	*pane.Projection
+	beside applier
+}
+
+// Apply implements projections.Projection.
+func (b bothFolded) Apply(ctx context.Context, events []*log.Event) error {
+	if err := b.beside.Apply(ctx, events); err != nil {
+		return err
+	}
+	return b.Projection.Apply(ctx, events)
 }
 
 // replay restores a projection over store, folds the log up to through, and shows it to look.
@@ -190,11 +211,19 @@ func (o *offline) replay(ctx context.Context, store *bucket.Store, through log.S
 	if at.From < through && at.From+1 < o.events.Floor() {
 		return fmt.Errorf("the log begins at sequence %d, and the views reflect only %d: what lies between is gone", o.events.Floor(), at.From)
 	}
+	fed := projections.Projection(p)
+	if mode.beside != nil {
+		beside, err := mode.beside(ctx, at.From)
+		if err != nil {
+			return err
+		}
+		fed = bothFolded{p, beside}
+	}
 	runCtx, stop := context.WithCancel(context.WithoutCancel(ctx)) // it stops after what feeds it
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- mode.run(p, runCtx) }()
-	err = projections.Replay(ctx, o.events, p, at.From, through, mode.options(p, at.From))
+	err = projections.Replay(ctx, o.events, fed, at.From, through, mode.options(p, at.From))
 	if err == nil {
 		// A service may still be at it in the background. What it will come to follows from the same events.
 		err = p.Fold(ctx, o.events, mode.inMemory)

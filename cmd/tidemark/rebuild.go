@@ -164,29 +164,64 @@ func (r *rebuild) foldInto(ctx context.Context, o *offline, through log.Seq, std
 		opts.Writer, opts.Observe = p, line.observe
 		return opts
 	}
-	err = o.replay(ctx, store, through, foldMode{run: (*pane.Projection).Run, options: options}, look)
+	control := &controlFold{fold: master.NewFold(store.Rows(master.FoldSpace), o.events.Floor(), experimentLabel, discard())}
+	beside := func(ctx context.Context, from log.Seq) (applier, error) {
+		return control, control.begin(ctx, o.events, from)
+	}
+	err = o.replay(ctx, store, through, foldMode{run: (*pane.Projection).Run, options: options, beside: beside}, look)
 	if line != nil {
 		line.end()
 	}
 	if err == nil {
-		err = foldControl(ctx, o.events, store, through)
+		err = control.settle(ctx)
+	}
+	if err == nil {
+		err = store.Flush(ctx)
 	}
 	return errors.Join(err, store.Close())
 }
 
-// foldControl folds what the control plane has done into the rows of fresh views: the retired experiments, and the tasks.
-func foldControl(ctx context.Context, events *log.Log, store *bucket.Store, through log.Seq) error {
-	fold := master.NewFold(store.Rows(master.FoldSpace), events.Floor(), experimentLabel, discard())
-	at, err := fold.Restore()
-	if err != nil {
+// controlBatch is the number of events after which what the control plane has done is written: a commit waits for a flush that is under
+// way, and the panes are not to wait with it.
+const controlBatch = 1 << 13
+
+// controlFold folds what the control plane has done into the rows of fresh views: the retired experiments, and the tasks. It takes the
+// events that the panes are given, so that the log is read once.
+type controlFold struct {
+	fold    *master.Fold
+	waiting []*log.Event // without the samples
+}
+
+// begin brings the rows up to a sequence. Where an earlier rebuild was interrupted, they may have come less far than the panes, and also
+// further.
+func (c *controlFold) begin(ctx context.Context, events *log.Log, from log.Seq) error {
+	at, err := c.fold.Restore()
+	if err != nil || at.From >= from {
 		return err
 	}
-	if at.Newest <= through {
-		if err := projections.Replay(ctx, events, fold, at.From, through, projections.ReplayOptions{}); err != nil {
-			return err
+	return projections.Replay(ctx, events, c.fold, at.From, from, projections.ReplayOptions{})
+}
+
+// Apply implements applier.
+func (c *controlFold) Apply(ctx context.Context, events []*log.Event) error {
+	for _, ev := range events {
+		if _, ok := ev.Body.(*log.Write); ok { // of which only the time counts
+			lean := *ev
+			lean.Body = &log.Write{}
+			ev = &lean
 		}
+		c.waiting = append(c.waiting, ev)
 	}
-	return store.Flush(ctx)
+	if len(c.waiting) < controlBatch {
+		return nil
+	}
+	return c.settle(ctx)
+}
+
+// settle folds what waits.
+func (c *controlFold) settle(ctx context.Context) error {
+	defer func() { c.waiting = nil }()
+	return c.fold.Apply(ctx, c.waiting)
 }
 
 // compare says for each materialization whether a fold of the log gives what stands. What was folded stays where it is when it

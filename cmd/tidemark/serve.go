@@ -299,7 +299,7 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 	defer listener.Close()
 	f.listening(listener.Addr())
 	logger.Info("Starting Tidemark", "version", build().Version, "revision", build().Revision)
-	reportSkipped(logger, report)
+	reportFindings(logger, report)
 
 	n, err := openNode(f, cfg, p, logger)
 	if err != nil {
@@ -329,9 +329,12 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 	return err
 }
 
-func reportSkipped(logger *slog.Logger, report plan.Report) {
+func reportFindings(logger *slog.Logger, report plan.Report) {
 	if n := report.Skipped(); n > 0 {
 		logger.Warn("Some rules do not become recorded windows; `tidemark check rules` says which and why", "rules", n)
+	}
+	if n := report.Twice(); n > 0 {
+		logger.Warn("Some rules record the same name with the same labels as an earlier one, whose values are read where both have some; `tidemark check rules` says which", "rules", n)
 	}
 }
 

@@ -65,9 +65,10 @@ func (p *Pane) AppendEncode(dst []byte, end int64) []byte {
 		dst = appendTime(append(dst, tag|byte(shapeOne+scale)), p.T[0], end)
 		return binary.AppendVarint(dst, m)
 	}
-	if scale := decimalScale(p.V); scale != rawScale {
+	var room [MaxSamples]int64
+	if scale, ms := decimals(p.V, room[:0]); scale != rawScale {
 		dst = append(dst, tag|shapeDecimal, byte(scale<<scaleShift|len(p.T)))
-		return appendDecimals(appendTimes(dst, p.T, end), p.V, scale)
+		return appendDeltas(appendTimes(dst, p.T, end), ms)
 	}
 	dst = append(dst, tag|shapeXOR, byte(len(p.T)))
 	return appendXORs(appendTimes(dst, p.T, end), p.V)
@@ -116,12 +117,13 @@ func (c *Columns) appendEncode(dst []byte, end int64) []byte {
 	if c.Count > MaxValues {
 		return c.Sketch.appendEncode(dst)
 	}
-	scale := decimalScale(c.Values)
+	var room [usualValues]int64
+	scale, ms := decimals(c.Values, room[:0])
 	dst = append(dst, byte(scale))
 	if scale == rawScale {
 		return appendXORs(dst, c.Values)
 	}
-	return appendDecimals(dst, c.Values, scale)
+	return appendDeltas(dst, ms)
 }
 
 func (c *Columns) flags() byte {
@@ -183,26 +185,30 @@ func decimalScalar(v float64) (scale int, m int64) {
 	return rawScale, 0
 }
 
-// decimalScale returns the least scale that holds every value bit for bit, or rawScale.
-func decimalScale(vs []float64) int {
-	scale, power := 0, 1.0
+// decimals returns the least scale that holds every value bit for bit, and their mantissas, appended to ms; rawScale if there is none.
+func decimals(vs []float64, ms []int64) (scale int, _ []int64) {
+	power, sure := 1.0, 0 // mantissas from sure on are of this scale
 	for i := 0; i < len(vs); {
-		if _, ok := mantissa(vs[i], power); ok {
+		if m, ok := mantissa(vs[i], power); ok {
+			ms = append(ms, m)
 			i++
 			continue
 		}
 		if scale++; scale > maxScale {
-			return rawScale
+			return rawScale, nil
 		}
 		power *= 10
+		sure = i
 	}
 	// A value that fits a small scale may be too large for the one that another value needs.
-	for _, v := range vs {
-		if _, ok := mantissa(v, power); !ok {
-			return rawScale
+	for i, v := range vs[:sure] {
+		m, ok := mantissa(v, power)
+		if !ok {
+			return rawScale, nil
 		}
+		ms[i] = m
 	}
-	return scale
+	return scale, ms
 }
 
 // mantissa returns the m with float64(m)/power == v, bit for bit. There is none for −0, NaN and ±Inf.
@@ -211,16 +217,17 @@ func mantissa(v, power float64) (m int64, ok bool) {
 	if !(math.Abs(x) <= maxMantissa) {
 		return 0, false
 	}
+	if m = int64(x); power == 1 { // of an integer nothing is lost
+		return m, math.Float64bits(float64(m)) == math.Float64bits(v)
+	}
 	m = int64(math.RoundToEven(x))
 	return m, math.Float64bits(float64(m)/power) == math.Float64bits(v)
 }
 
-// appendDecimals appends values of a scale that decimalScale returned for them.
-func appendDecimals(dst []byte, vs []float64, scale int) []byte {
-	power := pow10(scale)
+// appendDeltas appends each mantissa less the one before it.
+func appendDeltas(dst []byte, ms []int64) []byte {
 	prev := int64(0)
-	for _, v := range vs {
-		m, _ := mantissa(v, power)
+	for _, m := range ms {
 		dst = binary.AppendVarint(dst, m-prev)
 		prev = m
 	}

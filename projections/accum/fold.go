@@ -95,7 +95,7 @@ func foldColumns(ts []int64, vs []float64) *Columns {
 			values = append(values, v)
 		}
 	}
-	slices.SortFunc(values, compareValues)
+	sortValues(values)
 	if c.Count <= MaxValues {
 		c.Values = values
 	} else {
@@ -138,6 +138,41 @@ func compareValues(a, b float64) int {
 		return -cmp.Compare(math.Float64bits(a), math.Float64bits(b))
 	}
 	return cmp.Compare(math.Float64bits(a), math.Float64bits(b))
+}
+
+// usualValues is the number of values for which sorting and encoding need no heap.
+const usualValues = 64
+
+// sortValues sorts by compareValues. Most panes come sorted, as counters do, or are sorted as whole numbers, in a fraction of the time.
+func sortValues(vs []float64) {
+	var room [usualValues]uint64
+	keys, sorted := room[:0], true
+	for i, v := range vs {
+		if v != v {
+			slices.SortFunc(vs, compareValues)
+			return
+		}
+		k := math.Float64bits(v)
+		if k>>63 != 0 {
+			k = ^k
+		} else {
+			k |= 1 << 63
+		}
+		keys = append(keys, k)
+		sorted = sorted && (i == 0 || keys[i-1] <= k)
+	}
+	if sorted {
+		return
+	}
+	slices.Sort(keys)
+	for i, k := range keys {
+		if k>>63 != 0 {
+			k &^= 1 << 63
+		} else {
+			k = ^k
+		}
+		vs[i] = math.Float64frombits(k)
+	}
 }
 
 func isReset(prev, cur float64) bool { return cur < prev }

@@ -216,7 +216,7 @@ func TestP4_PieceBytesDoNotDependOnOrder(t *testing.T) {
 			put(tb, Key{}, x.ref, x.idx, "old")
 			put(tb, Key{}, x.ref, x.idx, fmt.Sprint(x.ref, x.idx))
 		}
-		got := appendPiece(nil, tb.blocks[Key{}])
+		got := new(layout).appendPiece(nil, tb.blocks[Key{}])
 		if want == nil {
 			want = got
 		}
@@ -430,11 +430,11 @@ func FuzzPiece(f *testing.F) {
 	put(tb, Key{}, 64, 3, "abc")
 	put(tb, Key{}, 128, 31, "d")
 	tb.MarkIncomplete(Key{}, 128, 0)
-	f.Add(appendPiece(nil, tb.blocks[Key{}]))
+	f.Add(new(layout).appendPiece(nil, tb.blocks[Key{}]))
 	tb.Heal(Key{}, 64, 3)
 	tb.Heal(Key{}, 128, 0)
 	tb.MarkIncomplete(Key{}, 128, 0)
-	f.Add(appendPiece(nil, tb.blocks[Key{}]))
+	f.Add(new(layout).appendPiece(nil, tb.blocks[Key{}]))
 	f.Add([]byte{pieceVersion, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, p []byte) {
 		// Most inputs fail their checksum; the rest of the decoder is reached with one that fits.
@@ -460,7 +460,7 @@ func FuzzPiece(f *testing.F) {
 				put(again, Key{}, it.ref, int(it.idx), string(it.payload))
 			}
 		}
-		back, err := appendPieceItems(nil, appendPiece(nil, again.blocks[Key{}]))
+		back, err := appendPieceItems(nil, new(layout).appendPiece(nil, again.blocks[Key{}]))
 		if err != nil || len(back) != len(items) {
 			t.Fatalf("%d items, %d after a round trip, %v", len(items), len(back), err)
 		}

@@ -58,10 +58,11 @@ func (s *Store) CommitGeneration(c GenerationCheckpoint) error {
 	b := s.db.NewBatch()
 	defer b.Close()
 	var piece []byte
+	var lay layout
 	for i := range c.Parts {
 		p := &c.Parts[i]
 		for k, cs := range p.Table.blocks {
-			piece = appendPiece(piece[:0], cs)
+			piece = lay.appendPiece(piece[:0], cs)
 			if err := b.Set(pieceKey(k, p.Shard, p.Seq), piece, nil); err != nil {
 				return fail(err)
 			}

@@ -103,19 +103,6 @@ func merge(items []item, yield func(*seriesItems) error) error {
 	return nil
 }
 
-// appendPiece encodes what the chunks of one block hold.
-func appendPiece(dst []byte, chunks []*chunk) []byte {
-	n := 0
-	for _, c := range chunks {
-		n += len(c.entries)
-	}
-	items := make([]item, 0, n)
-	for _, c := range chunks {
-		items = c.appendItems(items)
-	}
-	return appendItemsPiece(dst, items)
-}
-
 // appendItemsPiece encodes the newest of items, whose order it may change.
 func appendItemsPiece(dst []byte, items []item) []byte {
 	items = sortItems(items)

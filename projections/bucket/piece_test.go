@@ -25,3 +25,39 @@ func TestP1_ItemsAreSortedByPlaceAndAge(t *testing.T) {
 		}
 	}
 }
+
+// P4: a piece has the same bytes whether its panes find their places or are sorted, and whatever the layout was used for before.
+func TestP4_LaidOutAsSorted(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	var lay layout
+	laid := 0
+	for round := range 300 {
+		tb := NewTable()
+		step, series, first := uint64(1)<<rng.IntN(8), 1+rng.IntN(200), rng.Uint64N(1000)+1
+		for range 1 + rng.IntN(3000) {
+			put(tb, Key{}, first+step*rng.Uint64N(uint64(series)), rng.IntN(EndsPerBlock), strconv.Itoa(rng.IntN(1000)))
+		}
+		switch round % 10 {
+		case 7:
+			put(tb, Key{}, 1<<40, 3, "far")
+		case 8:
+			tb.MarkIncomplete(Key{}, first, 3)
+		case 9:
+			tb.Heal(Key{}, first, 3)
+		}
+		chunks := tb.blocks[Key{}]
+		var items []item
+		for _, c := range chunks {
+			items = c.appendItems(items)
+		}
+		if lay.span(chunks) {
+			laid++
+		}
+		if got, want := lay.appendPiece([]byte("x"), chunks), appendItemsPiece([]byte("x"), items); !slices.Equal(got, want) {
+			t.Fatalf("round %d: %d bytes, sorted %d, or others", round, len(got), len(want))
+		}
+	}
+	if laid < 100 || laid > 250 {
+		t.Fatalf("%d of 300 were laid out", laid)
+	}
+}

@@ -199,17 +199,20 @@ func (s *Store) Commit(c Checkpoint) error {
 	if err := s.writable(); err != nil {
 		return err
 	}
-	b := s.db.NewBatchWithSize(len(c.State) + 4096)
-	defer b.Close()
 	chunks := make(map[Key][]*chunk)
+	room := len(c.State) + 4096
 	for _, t := range c.Tables {
 		for k, cs := range t.blocks {
 			chunks[k] = append(chunks[k], cs...)
 		}
+		room += t.bytes + 2*t.puts
 	}
+	b := s.db.NewBatchWithSize(room)
+	defer b.Close()
 	var piece []byte
+	var lay layout
 	for k, cs := range chunks {
-		piece = appendPiece(piece[:0], cs)
+		piece = lay.appendPiece(piece[:0], cs)
 		if err := b.Set(pieceKey(k, c.Shard, c.Seq), piece, nil); err != nil {
 			return fmt.Errorf("bucket: commit shard %d: %w", c.Shard, err)
 		}
@@ -324,6 +327,14 @@ func (s *Store) flushEnded() error {
 	default:
 		return fmt.Errorf("%w: the last flush has not ended", ErrStuck)
 	}
+}
+
+// AwaitFlush waits for a flush that was given up on, if there is one, behind which nothing can be committed. It fails like Flush.
+func (s *Store) AwaitFlush(ctx context.Context) error {
+	if err := s.flushEnded(); !errors.Is(err, ErrStuck) {
+		return err
+	}
+	return s.Flush(ctx)
 }
 
 // Flush makes everything committed before it durable. It fails when an attempt to do so fails, though the store goes on

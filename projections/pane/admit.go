@@ -45,14 +45,34 @@ func (w *worker) admit(ev *log.Event) error {
 			clear(s.returning)
 		}
 	}
+	for _, ref := range b.Refs {
+		// Nearly always the series is there.
+		if s := w.shards[ShardOf(ref)]; s == nil || s.slots.get(ref) != 0 && len(w.hosted) == 0 {
+			continue
+		}
+		if err := w.admitNamed(ev, b, ref); err != nil {
+			return err
+		}
+	}
+	if len(b.Exemplars)+len(b.Histograms) == 0 {
+		return nil
+	}
 	for ref := range namedIn(b) {
-		for s := range w.each(ShardOf(ref)) {
-			if s.seq >= ev.Seq || s.slots.get(ref) != 0 {
-				continue
-			}
-			if err := w.admitSeries(s, ref, b); err != nil {
-				return err
-			}
+		if err := w.admitNamed(ev, b, ref); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// admitNamed admits a series that an event names to the shards that have it still to apply.
+func (w *worker) admitNamed(ev *log.Event, b *log.Write, ref log.SeriesRef) error {
+	for s := range w.each(ShardOf(ref)) {
+		if s.seq >= ev.Seq || s.slots.get(ref) != 0 {
+			continue
+		}
+		if err := w.admitSeries(s, ref, b); err != nil {
+			return err
 		}
 	}
 	return nil

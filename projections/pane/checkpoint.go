@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"tidemark/log"
 	"tidemark/projections/bucket"
 )
@@ -119,12 +121,21 @@ func (p *Projection) checkpointLoop(ctx context.Context) error {
 	}
 }
 
-// Checkpoint writes every shard and makes it durable.
+// Checkpoint writes every shard and makes it durable. Of each worker one shard stands still at a time.
 func (p *Projection) Checkpoint(ctx context.Context) error {
-	for id := range Shards {
-		if err := p.checkpointShard(ctx, id); err != nil {
-			return err
-		}
+	var g errgroup.Group // one that fails does not keep the others from taking note of what they have written
+	for first := range p.workers {
+		g.Go(func() error {
+			for id := first; id < Shards; id += len(p.workers) {
+				if err := p.checkpointShard(ctx, id); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
 	}
 	return p.flush(ctx)
 }
@@ -294,28 +305,35 @@ func (p *Projection) finalCheckpoint() error {
 	ctx, cancel := context.WithTimeout(context.Background(), finalFlushTimeout)
 	defer cancel()
 	// The stop may have come in the middle of a flush, behind which nothing is committed.
-	failed := p.store.Flush(ctx)
+	failed := p.store.AwaitFlush(ctx)
+	var g errgroup.Group // nobody folds any more, so that there is a processor for each worker
 	for _, w := range p.workers {
-		for id, s := range w.shards {
-			if s == nil {
-				continue
-			}
-			var c bucket.Checkpoint
-			room := p.freeze(&c, s, w.shelves[id], p.takeRoom())
-			for _, h := range w.hosted {
-				room = p.freeze(&c, h.shards[id], w.shelves[id], room)
-			}
-			err := p.commit(c)
-			p.giveRoom(room)
-			if err != nil {
-				failed = cmp.Or(failed, err)
-				continue
-			}
-			p.release(s, w.shelves[id], &c)
-		}
+		g.Go(func() error { return p.lastOf(w) })
 	}
-	if err := cmp.Or(failed, p.store.Flush(ctx)); err != nil {
+	if err := cmp.Or(failed, g.Wait(), p.store.Flush(ctx)); err != nil {
 		return fmt.Errorf("last checkpoint: %w", err)
 	}
 	return nil
+}
+
+// lastOf writes every shard of a worker that has ended, as far as it can, and returns why one was not written.
+func (p *Projection) lastOf(w *worker) (failed error) {
+	for id, s := range w.shards {
+		if s == nil {
+			continue
+		}
+		var c bucket.Checkpoint
+		room := p.freeze(&c, s, w.shelves[id], p.takeRoom())
+		for _, h := range w.hosted {
+			room = p.freeze(&c, h.shards[id], w.shelves[id], room)
+		}
+		err := p.commit(c)
+		p.giveRoom(room)
+		if err != nil {
+			failed = cmp.Or(failed, err)
+			continue
+		}
+		p.release(s, w.shelves[id], &c)
+	}
+	return failed
 }

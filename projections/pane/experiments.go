@@ -102,7 +102,9 @@ func (s *Shard) ofRef(ref log.SeriesRef) *experiment {
 }
 
 // changed notes that the event at hand has changed what is counted.
-func (s *Shard) changed(x *experiment) { x.version = s.seq }
+//
+// Writes that are folded together come series by series, not event by event: what says what came last goes by the sequence.
+func (s *Shard) changed(x *experiment) { x.version = max(x.version, s.seq) }
 
 // defined counts a series, at the event that defines it.
 func (s *Shard) defined(ls labels.Labels) {
@@ -117,7 +119,9 @@ func (s *Shard) defined(ls labels.Labels) {
 // accepted counts samples of an event that were applied; n of them are no stale markers.
 func (s *Shard) accepted(x *experiment, ev *log.Event, n uint64) {
 	x.samples += n
-	x.lastWall, x.lastLog = ev.WallTime, s.logTime
+	if s.seq >= x.version { // else a later event has said it, which had samples too
+		x.lastWall, x.lastLog = ev.WallTime, s.logTime
+	}
 	s.changed(x)
 }
 
@@ -193,10 +197,10 @@ func (s *Shard) correctedOne(sr *seriesState, st *stream, e int64) {
 		x.corrections = slices.Insert(x.corrections, i, correctedBucket{stream: id, end: e})
 	}
 	c := &x.corrections[i]
-	if n := len(c.at); n > 0 && c.at[n-1].seq == s.seq {
-		c.at[n-1].n++
+	if n, ok := slices.BinarySearchFunc(c.at, s.seq, func(at correctedAt, seq log.Seq) int { return cmp.Compare(at.seq, seq) }); ok {
+		c.at[n].n++
 	} else {
-		c.at = append(c.at, correctedAt{s.seq, 1})
+		c.at = slices.Insert(c.at, n, correctedAt{s.seq, 1})
 	}
 	if len(c.at) > maxCorrectedAt {
 		c.at[1].n += c.at[0].n

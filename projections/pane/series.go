@@ -40,7 +40,11 @@ func (r *run) find(t int64) (int, bool) {
 
 // insert puts a sample at position i, as find returned it.
 func (r *run) insert(i int, t int64, v float64) {
-	if r.shared && i < len(r.t) {
+	if i == len(r.t) { // as nearly always
+		r.t, r.v = append(r.t, t), append(r.v, v)
+		return
+	}
+	if r.shared {
 		r.t, r.v, r.shared = slices.Clone(r.t), slices.Clone(r.v), false
 	}
 	r.t = slices.Insert(r.t, i, t)

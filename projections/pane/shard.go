@@ -179,8 +179,12 @@ func (g *group) write(ev *log.Event, w *log.Write, repeats bool) {
 	for i, ref := range w.Refs {
 		to := w.Ends[i]
 		if s := g[ShardOf(ref)]; s != nil {
-			s.applyRun(ev, ref, w.Times[from:to], w.Values[from:to], histograms[ref])
-			delete(histograms, ref)
+			var hs []int64
+			if histograms != nil {
+				hs = histograms[ref]
+				delete(histograms, ref)
+			}
+			s.applyRun(ev, ref, w.Times[from:to], w.Values[from:to], hs)
 		}
 		from = to
 	}
@@ -192,18 +196,24 @@ func (g *group) write(ev *log.Event, w *log.Write, repeats bool) {
 			g[ShardOf(ref)].lookup(ref) // nothing of it is folded, but the series is named
 		}
 	}
-	maxT := int64(math.MinInt64)
-	for _, t := range w.Times {
-		maxT = max(maxT, t)
-	}
-	for i := range w.Histograms {
-		maxT = max(maxT, w.Histograms[i].Time)
-	}
+	maxT := newestIn(w)
 	for _, s := range g {
 		if s != nil {
 			s.maxT = max(s.maxT, maxT)
 		}
 	}
+}
+
+// newestIn returns the largest time of a write's samples, native histograms included; MinInt64 if it has none.
+func newestIn(w *log.Write) int64 {
+	maxT := int64(math.MinInt64)
+	for _, end := range w.Ends {
+		maxT = max(maxT, w.Times[end-1]) // the samples of a run are in time order
+	}
+	for i := range w.Histograms {
+		maxT = max(maxT, w.Histograms[i].Time)
+	}
+	return maxT
 }
 
 // countRepeated counts each sample of a repeated write as a duplicate in every stream that it would have reached.
@@ -538,7 +548,11 @@ func (s *Shard) file(idx int32, sr *seriesState, mi int, sample lateSample) bool
 		m.open[i].last = s.logTime
 	case m.c < e:
 		m.first = min(m.first, e)
-		m.open = slices.Insert(m.open, i, openBucket{end: e, first: s.logTime, last: s.logTime})
+		if b := (openBucket{end: e, first: s.logTime, last: s.logTime}); i == len(m.open) {
+			m.open = append(m.open, b)
+		} else {
+			m.open = slices.Insert(m.open, i, b)
+		}
 		m.stream.openN++
 		s.openedOne(sr)
 		m.stream.track.opened(e, s.seq)

@@ -45,7 +45,7 @@ func (t *tracker) begin(since log.Seq) {
 
 // change notes that a bucket ending at e has changed at seq.
 func (t *tracker) change(e int64, seq log.Seq) {
-	if t.changed == nil || t.changed[e] == seq {
+	if t.changed == nil || t.changed[e] >= seq { // writes that are folded together come series by series
 		return
 	}
 	t.changed[e] = seq
@@ -64,6 +64,14 @@ func (t *tracker) rewrite() {
 	slices.SortFunc(t.journal, func(a, b endChange) int {
 		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.end, b.end))
 	})
+}
+
+// settleJournal puts the journal in order after writes were folded together.
+func (t *tracker) settleJournal() {
+	inOrder := func(a, b endChange) int { return cmp.Compare(a.seq, b.seq) }
+	if !slices.IsSortedFunc(t.journal, inOrder) {
+		slices.SortStableFunc(t.journal, inOrder)
+	}
 }
 
 // after returns the changes of events after seq, and drops those before from the journal.

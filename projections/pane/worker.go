@@ -23,6 +23,22 @@ type message struct {
 	done    chan<- struct{} // receives once the visit is over, or the generation is taken over; never blocks
 }
 
+// earlier returns the write that the i-th event repeats; 0 if it repeats none.
+func (m *message) earlier(i int) log.Seq {
+	if m.repeats == nil {
+		return 0
+	}
+	return m.repeats[i]
+}
+
+// repeatsFrom returns the repeats of the i-th event on; nil if there are none.
+func (m *message) repeatsFrom(i int) []log.Seq {
+	if m.repeats == nil {
+		return nil
+	}
+	return m.repeats[i:]
+}
+
 // handing is a generation that was folded up to the place in the queue at which it is handed over.
 type handing struct {
 	id     log.Seq
@@ -104,35 +120,48 @@ func (w *worker) take(m message) error {
 		m.done <- struct{}{}
 		return nil
 	}
-	for i, ev := range m.events {
-		if ev.Seq <= log.Seq(w.applied.Load()) {
+	for i := 0; i < len(m.events); {
+		if m.events[i].Seq <= log.Seq(w.applied.Load()) {
+			i++
 			continue
 		}
-		if err := w.admit(ev); err != nil {
-			return fmt.Errorf("event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
+		if n := w.plainWrites(m.events[i:], m.repeatsFrom(i)); n > 1 {
+			if err := w.together(m.events[i : i+n]); err != nil {
+				return err
+			}
+			i += n
+			continue
 		}
-		earlier := log.Seq(0)
-		if m.repeats != nil {
-			earlier = m.repeats[i]
+		if err := w.takeOne(m.events[i], m.earlier(i), m.healing[m.events[i].Seq]); err != nil {
+			return err
 		}
-		closed, err := w.apply(ev, earlier, m.healing[ev.Seq])
-		w.collect()
-		if err != nil {
-			return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
-		}
-		switch b := ev.Body.(type) {
-		case *log.Watermark:
-			w.p.outcomes.add(ev.Seq, closed, w.proven(b))
-		case *log.Drain:
-			w.p.outcomes.add(ev.Seq, closed, w.any().proven)
-		case *log.Plan:
-			w.retire()
-			w.p.planNow.Store(w.any().plan)
-			w.p.backfills.plan(ev.Seq, w.any().generations)
-		}
-		w.applied.Store(uint64(ev.Seq))
+		i++
 	}
 	w.p.changed.Fire()
+	return nil
+}
+
+// takeOne takes an event by itself.
+func (w *worker) takeOne(ev *log.Event, earlier log.Seq, healing *Healing) error {
+	if err := w.admit(ev); err != nil {
+		return fmt.Errorf("event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
+	}
+	closed, err := w.apply(ev, earlier, healing)
+	w.collect()
+	if err != nil {
+		return fmt.Errorf("apply event %d (%s): %w", ev.Seq, ev.Body.Kind(), err)
+	}
+	switch b := ev.Body.(type) {
+	case *log.Watermark:
+		w.p.outcomes.add(ev.Seq, closed, w.proven(b))
+	case *log.Drain:
+		w.p.outcomes.add(ev.Seq, closed, w.any().proven)
+	case *log.Plan:
+		w.retire()
+		w.p.planNow.Store(w.any().plan)
+		w.p.backfills.plan(ev.Seq, w.any().generations)
+	}
+	w.applied.Store(uint64(ev.Seq))
 	return nil
 }
 
