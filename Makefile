@@ -15,11 +15,19 @@ RACE_CMD  := TestDifferential|TestCase_C|TestG[0-9]
 build:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/tidemark ./cmd/tidemark
 
+# What is handed on, and what is looked up in the database of vulnerabilities, is linked with the Go that go.mod names if the installed one
+# is older, because the standard library is a part of it. The go command fetches it from the module proxy; where that cannot be had, the
+# installed Go does it, and says so.
+MENDED_GO := if ! GOTOOLCHAIN=auto $(GO) version >/dev/null 2>&1; then \
+	    echo "NOT MENDED: $$(sed -n 's/^toolchain //p' go.mod) cannot be had; this has the standard library of $$(GOTOOLCHAIN=local $(GO) env GOVERSION)" >&2; \
+	    export GOTOOLCHAIN=local; \
+	  else export GOTOOLCHAIN=auto; fi
+
 # Static binaries with their checksums, in .bin/release. Nothing of the machine that builds them is in them.
 RELEASES  ?= linux/amd64 linux/arm64
 release:
 	@mkdir -p $(BIN)/release
-	@set -e; for p in $(RELEASES); do os=$${p%/*}; arch=$${p#*/}; out=tidemark-$$os-$$arch; echo "$$out"; \
+	@set -e; $(MENDED_GO); $(GO) version; for p in $(RELEASES); do os=$${p%/*}; arch=$${p#*/}; out=tidemark-$$os-$$arch; echo "$$out"; \
 	  CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch GOAMD64=v1 $(GO) build -trimpath -ldflags '-s -w $(LDFLAGS)' -o $(BIN)/release/$$out ./cmd/tidemark; \
 	done
 	cd $(BIN)/release && sha256sum tidemark-* > SHA256SUMS && cat SHA256SUMS
@@ -85,9 +93,10 @@ hostile:
 	  ../../$(BIN)/hostile.test -test.run '^TestHostile_Long$$' -test.v -test.timeout 0
 
 # Known vulnerabilities of what is linked in. Their database is a Go module too, so that the module proxy is all that this needs. What it
-# finds in the standard library is mended by a newer Go.
+# finds in the standard library is mended by a newer Go: name it in go.mod.
 GOVULNCHECK ?= golang.org/x/vuln/cmd/govulncheck@v1.9.0
-vuln: build
+vuln:
+	@$(MENDED_GO); $(GO) version; $(MAKE) --no-print-directory build
 	cd .tools && $(GO) run ./vulndb "$$($(GO) mod download -json golang.org/x/vulndb@latest | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p')" ../$(BIN)/vulndb
 	$(GO) run $(GOVULNCHECK) -db file://$(CURDIR)/$(BIN)/vulndb -mode binary $(BIN)/tidemark
 
@@ -105,10 +114,12 @@ soak:
 bench: build
 	$(BIN)/tidemark bench all
 
-# Beside Prometheus and VictoriaMetrics of Debian's packages, on the same samples; half an hour on a machine that does nothing else.
+# Beside Prometheus and VictoriaMetrics of Debian's packages, on the same samples; 40 minutes on a machine that does nothing else.
 bench-peers: build
 	@for p in prometheus victoria-metrics; do command -v $$p >/dev/null || apt-get install -y -qq --no-install-recommends $$p; done
+	$(BIN)/tidemark bench peers --series 1000
 	$(BIN)/tidemark bench peers
+	$(BIN)/tidemark bench peers --series 100000 --runs 1
 
 demo: build
 	$(BIN)/tidemark demo

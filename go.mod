@@ -2,6 +2,8 @@ module tidemark
 
 go 1.26.7
 
+toolchain go1.26.11
+
 require (
 	github.com/DataDog/sketches-go v1.4.8
 	github.com/alecthomas/kingpin/v2 v2.4.0

@@ -119,6 +119,7 @@ type Master struct {
 
 	snap     atomic.Pointer[Snapshot] // never nil
 	turn     chan struct{}            // has room for one: who stands in it changes the snapshot
+	table    map[string]*Row          // the rows of the snapshot, for who stands in turn
 	queueing chan struct{}            // has room for one: who stands in it queues a task
 	exec     executor
 	history  history

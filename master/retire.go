@@ -27,7 +27,7 @@ func (w *work) retire(ctx context.Context) {
 	}
 	now := w.m.events.LogTime()
 	var due []*Row
-	for _, r := range w.rows {
+	for r := range w.all() {
 		if idle(r, now, after) && r.Pending == 0 {
 			due = append(due, r)
 		}
@@ -75,7 +75,7 @@ func (w *work) retiredOne(r, back *Row, err error) {
 	default:
 		w.m.counters.retired.Add(1)
 		w.result.Retired++
-		delete(w.rows, r.Name)
+		w.rows[r.Name] = nil
 		w.changed = slices.DeleteFunc(w.changed, func(c *Row) bool { return c.Name == r.Name })
 		w.retired = append(w.retired, r.Name)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -362,6 +363,15 @@ func (r *rig) round() RoundResult {
 	res, err := r.master.Round(r.ctx())
 	if err != nil {
 		r.t.Fatal(err)
+	}
+	rows := r.master.Snapshot().rows
+	if !slices.IsSortedFunc(rows, Column("name").compare()) || len(rows) != len(r.master.table) {
+		r.t.Fatalf("%d rows, and %d in the table of rounds", len(rows), len(r.master.table))
+	}
+	for _, row := range rows {
+		if r.master.table[row.Name] != row {
+			r.t.Fatalf("%s is another one in the table of rounds", row.Name)
+		}
 	}
 	return res
 }

@@ -1,9 +1,12 @@
 package master
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -64,7 +67,7 @@ func (m *Master) round(ctx context.Context) (RoundResult, error) {
 	if !versions.Behind { // else it is not known whether nothing is open
 		w.retire(ctx)
 	}
-	if len(w.rows) == 0 && w.result.Failed > 0 && len(prev.rows) > 0 {
+	if w.size() == 0 && w.result.Failed > 0 && len(prev.rows) > 0 {
 		return w.result, errNothingLeft
 	}
 	next := w.finish()
@@ -85,10 +88,9 @@ type work struct {
 	nextID   uint32
 	now      int64
 
-	rows    map[string]*Row // what the table will hold
+	rows    map[string]*Row // what the table will hold instead of what it holds; nil where that goes
 	todo    []string        // to be observed
-	skipped []*Row          // reused
-	changed []*Row
+	changed []*Row          // of rows, those to be stored
 	gone    []string
 	retired []string // by this round
 	gains   []gain
@@ -96,34 +98,83 @@ type work struct {
 	result  RoundResult
 }
 
-// newWork sorts the experiments into those whose row is reused and those that are to be observed (M1, M2).
+// newWork finds the experiments that are to be observed: the rows of all others are reused (M1, M2).
 func newWork(m *Master, prev *Snapshot, asOf log.Seq, versions map[string]Version) *work {
 	w := &work{
-		m: m, prev: prev, asOf: asOf, versions: versions, nextID: max(prev.NextID, 1), now: m.opts.Now().UnixMilli(),
-		rows: make(map[string]*Row, len(versions)),
+		m: m, prev: prev, asOf: asOf, versions: versions, nextID: max(prev.NextID, 1), now: m.opts.Now().UnixMilli(), rows: map[string]*Row{},
 	}
-	known := make(map[string]*Row, len(prev.rows))
-	for _, r := range prev.rows {
-		known[r.Name] = r
-	}
+	there := 0
 	for name, v := range versions {
-		if r := known[name]; r != nil && r.Version == v.Seq && r.Basis == v.Basis && v.Seq != 0 && r.Err == "" {
-			w.rows[name] = r
-			w.skipped = append(w.skipped, r)
+		r := m.table[name]
+		if r != nil {
+			there++
+		}
+		if r != nil && r.Version == v.Seq && r.Basis == v.Basis && v.Seq != 0 && r.Err == "" {
+			w.result.Skipped++
 			continue
 		}
 		w.todo = append(w.todo, name)
 	}
 	slices.Sort(w.todo)
-	slices.SortFunc(w.skipped, func(a, b *Row) int { return int(int64(a.ID) - int64(b.ID)) })
-	w.result.Skipped = len(w.skipped)
+	if there == len(prev.rows) {
+		return w
+	}
+	for _, r := range prev.rows {
+		if _, ok := versions[r.Name]; !ok {
+			w.rows[r.Name] = nil
+		}
+	}
 	return w
+}
+
+// row returns what the table will hold of an experiment; nil if nothing.
+func (w *work) row(name string) *Row {
+	if r, ok := w.rows[name]; ok {
+		return r
+	}
+	return w.m.table[name]
+}
+
+// all goes through what the table will hold, by name.
+func (w *work) all() iter.Seq[*Row] {
+	return func(yield func(*Row) bool) {
+		names, old := slices.Sorted(maps.Keys(w.rows)), w.prev.rows
+		for len(names) > 0 || len(old) > 0 {
+			var r *Row
+			switch {
+			case len(names) == 0 || len(old) > 0 && old[0].Name < names[0]:
+				r, old = old[0], old[1:]
+			default:
+				if len(old) > 0 && old[0].Name == names[0] {
+					old = old[1:]
+				}
+				r, names = w.rows[names[0]], names[1:]
+			}
+			if r != nil && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// size is the number of rows that the table will hold.
+func (w *work) size() int {
+	n := len(w.prev.rows)
+	for name, r := range w.rows {
+		if w.m.table[name] != nil {
+			n--
+		}
+		if r != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // observe reads what changed, with bounded concurrency and a deadline each. What fails keeps its row (M3).
 func (w *work) observe(ctx context.Context) {
 	w.each(ctx, w.todo, func(name string, row *Row, err error) {
-		switch old := w.prev.row(name); {
+		switch old := w.m.table[name]; {
 		case err != nil:
 			w.result.Failed++
 			if old != nil {
@@ -133,9 +184,6 @@ func (w *work) observe(ctx context.Context) {
 			}
 		case row == nil:
 			w.result.Observed++ // it was retired meanwhile; the next round sees it so
-			if old != nil {
-				w.rows[name] = old
-			}
 		default:
 			w.result.Observed++
 			w.take(old, row)
@@ -227,17 +275,27 @@ func (m *Master) observation(ctx context.Context, name string) (Observation, *Ro
 // version did not cover what changed.
 func (w *work) audit(ctx context.Context) {
 	every := w.m.settings().AuditEvery
-	if every <= 0 || len(w.skipped) == 0 || (w.prev.Round+1)%uint64(every) != 0 {
+	if every <= 0 || w.result.Skipped == 0 || (w.prev.Round+1)%uint64(every) != 0 {
 		return
 	}
-	n := min(w.m.opts.AuditSample, len(w.skipped))
-	turn := int((w.prev.Round + 1) / uint64(every) * uint64(n) % uint64(len(w.skipped)))
+	skipped := make([]*Row, 0, w.result.Skipped)
+	for _, r := range w.prev.rows {
+		if _, differs := w.rows[r.Name]; differs {
+			continue
+		}
+		if _, read := slices.BinarySearch(w.todo, r.Name); !read {
+			skipped = append(skipped, r)
+		}
+	}
+	slices.SortFunc(skipped, func(a, b *Row) int { return cmp.Compare(a.ID, b.ID) })
+	n := min(w.m.opts.AuditSample, len(skipped))
+	turn := int((w.prev.Round + 1) / uint64(every) * uint64(n) % uint64(len(skipped)))
 	names := make([]string, n)
 	for i := range names {
-		names[i] = w.skipped[(turn+i)%len(w.skipped)].Name
+		names[i] = skipped[(turn+i)%len(skipped)].Name
 	}
 	w.each(ctx, names, func(name string, row *Row, err error) {
-		old := w.rows[name]
+		old := w.row(name)
 		if err != nil || row == nil || row.Version != old.Version || row.Basis != old.Basis || row.same(old) {
 			return
 		}
@@ -257,18 +315,16 @@ func (w *work) finish() *Snapshot {
 	next := &Snapshot{Header: Header{
 		Version: w.prev.Version + 1, Round: w.prev.Round + 1, AsOf: w.asOf, ScannedAt: w.now, Epoch: epoch, NextID: w.nextID,
 	}}
-	for _, r := range w.rows {
-		next.rows = append(next.rows, r)
-	}
-	slices.SortFunc(next.rows, func(a, b *Row) int { return Column("name").compare()(a, b) })
-	for _, r := range w.prev.rows {
-		if w.rows[r.Name] == nil {
-			w.gone = append(w.gone, r.Name)
-			if w.m.fold.knownOf(r.Name).retired {
-				fresh[r.Name] = struct{}{}
+	next.rows = slices.AppendSeq(make([]*Row, 0, w.size()), w.all())
+	for name, r := range w.rows {
+		if r == nil && w.m.table[name] != nil {
+			w.gone = append(w.gone, name)
+			if w.m.fold.knownOf(name).retired {
+				fresh[name] = struct{}{}
 			}
 		}
 	}
+	slices.Sort(w.gone)
 	next.retired = w.retiredSet(epoch, fresh, next)
 	w.result.Scanned = len(next.rows)
 	w.point = w.totals(next)

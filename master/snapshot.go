@@ -164,9 +164,8 @@ func (c Column) total() func(a, b *Row) int {
 }
 
 // inherit makes the orders that were asked for of the snapshot before, by putting the rows that have changed in their places, so that
-// nobody who lists sorts all rows after each scan. s is nobody else's yet.
-func (s *Snapshot) inherit(prev *Snapshot) {
-	gone, come := difference(prev.rows, s.rows)
+// nobody who lists sorts all rows after each scan. gone and come are the difference of the two. s is nobody else's yet.
+func (s *Snapshot) inherit(prev *Snapshot, gone map[*Row]struct{}, come []*Row) {
 	prev.mu.Lock()
 	asked := make(map[Column][]*Row)
 	for c, o := range prev.sorted {
@@ -269,6 +268,10 @@ func (m *Master) load() error {
 		return err
 	}
 	m.upkeep.found(oldest, s.Version)
+	m.table = make(map[string]*Row, len(s.rows))
+	for _, r := range s.rows {
+		m.table[r.Name] = r
+	}
 	m.snap.Store(s)
 	return nil
 }
@@ -290,14 +293,22 @@ func (m *Master) commit(next *Snapshot, changed []*Row, gone []string, p *point)
 		return err
 	}
 	m.upkeep.committed(next.Version)
-	if prev := m.snap.Load(); sameNames(prev, next) {
+	prev := m.snap.Load()
+	if sameNames(prev, next) {
 		next.names = prev.names
 	} else {
 		next.names = new(nameIndex)
 	}
-	next.inherit(m.snap.Load())
+	left, come := difference(prev.rows, next.rows)
+	next.inherit(prev, left, come)
 	if p != nil {
 		m.history.add(p)
+	}
+	for r := range left {
+		delete(m.table, r.Name)
+	}
+	for _, r := range come {
+		m.table[r.Name] = r
 	}
 	m.snap.Store(next)
 	return nil

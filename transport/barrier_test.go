@@ -26,6 +26,14 @@ func TestCase_C05_WatermarkParameters(t *testing.T) {
 		w.wantError(w.do(http.MethodPost, mark+"?"+q, ""), 400, "bad_data", "")
 		w.wantError(w.do(http.MethodPost, mark, q, "Content-Type", "application/x-www-form-urlencoded"), 400, "bad_data", "")
 	}
+	// A misspelt parameter would make a barrier for all of one for an experiment.
+	for _, name := range []string{"experment", "Experiment", "time-ms", "query", "dedup"} {
+		w.wantError(w.do(http.MethodPost, mark+"?time_ms=1&"+name+"=a", ""), 400, "bad_data", name)
+		w.wantError(w.do(http.MethodPost, mark+"?time_ms=1", name+"=a", "Content-Type", "application/x-www-form-urlencoded"), 400, "bad_data", name)
+	}
+	for _, kind := range []string{"application/json", "text/plain", ""} {
+		w.wantError(w.do(http.MethodPost, mark+"?time_ms=1", `{"experiment":"a"}`, "Content-Type", kind), 400, "bad_data", "application/x-www-form-urlencoded")
+	}
 	w.wantError(w.do(http.MethodPost, mark+"?time_ms=1", "time_ms=2", "Content-Type", "application/x-www-form-urlencoded"), 400, "bad_data", "given 2 times")
 	r := w.get(mark + "?time_ms=1")
 	w.wantError(r, 405, "bad_data", "method not allowed")
@@ -133,6 +141,7 @@ func TestDrain(t *testing.T) {
 	w.wantError(w.get("/api/v1/precompute/drain"), 405, "bad_data", "method")
 	w.wantError(w.post("/api/v1/precompute/drain", "experiment", "e"), 400, "bad_data", "experiment")
 	w.wantError(w.post("/api/v1/precompute/drain", "timeout", "soon"), 400, "bad_data", "timeout")
+	w.wantError(w.post("/api/v1/precompute/drain", "experment", "e"), 400, "bad_data", "experment")
 	if w.barrier.drains != 0 {
 		t.Fatal("H2: a refused request drained")
 	}

@@ -118,8 +118,8 @@ func reloader(reload func(context.Context) error) http.Handler {
 // Snapshot is what a backup is told as: where it lies on the server's disk, and which position of the log it holds.
 type Snapshot struct {
 	Name string `json:"name"` // of the directory below backups in the storage directory
-	Path string `json:"path"`
-	Seq  uint64 `json:"seq"` // the newest event in it
+	Path string `json:"path"` // absolute, of the server's machine
+	Seq  uint64 `json:"seq"`  // the newest event in it
 }
 
 // snapshotter makes backups, one request one backup. Without a way to make one it answers as the admin API of Prometheus does

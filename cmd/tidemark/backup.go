@@ -77,6 +77,10 @@ func (n *node) snapshot(context.Context) (transport.Snapshot, error) {
 	}
 	defer n.backing.Unlock()
 	s, err := n.backUp(filepath.Join(n.flags.storagePath, backupsDir))
+	if err == nil {
+		// Whoever asked may stand in another directory than the service.
+		s.Path, err = filepath.Abs(s.Path)
+	}
 	if err != nil {
 		return s, fmt.Errorf("backup: %w", err)
 	}

@@ -65,6 +65,7 @@ func newBench(app *kingpin.Application) []command {
 	}
 	return []command{
 		newBenchPeers(group),
+		newBenchIsolation(group),
 		sub("write", "Write for a time, then check that everything acknowledged is there.", func(c *kingpin.CmdClause, f *benchFlags) {
 			f.urlFlag(c)
 			f.loadFlags(c, 2000)

@@ -40,7 +40,7 @@ func newBenchPeers(group *kingpin.CmdClause) command {
 	c.Flag("series", "Series.").Default("10000").IntVar(&f.series)
 	c.Flag("history", "Event time that is written before questions are asked, a sample every 15 s.").Default("1h30m").DurationVar(&f.history)
 	c.Flag("runs", "Runs of each.").Default("3").IntVar(&f.runs)
-	c.Flag("requests", "How often each question is asked in a run, at most.").Default("50").IntVar(&f.requests)
+	c.Flag("requests", "How often each question is asked in a run, at most.").Default("100").IntVar(&f.requests)
 	c.Flag("query-time", "How long each question is asked in a run, at most, beyond the first time.").Default("5s").DurationVar(&f.limit)
 	c.Flag("with", "Which to measure, separated by commas; those that are not installed are left out.").Default(strings.Join(peerNames(), ",")).StringVar(&f.with)
 	return command{c, func(ctx context.Context, stdout, stderr io.Writer) error {
@@ -239,9 +239,12 @@ type peerRun struct {
 	p99             time.Duration
 	cpu             float64 // s per million samples, of the large requests
 	bytes           float64 // on disk, per sample, after a clean stop
-	instant, ranged [8]time.Duration
+	instant, ranged [8]asked
 	answers         [8]int // series of each range answer
 }
+
+// asked is how long a question took.
+type asked struct{ p50, p99 time.Duration }
 
 // run measures all, one run of each after the other, and prints the table.
 func (f *peerFlags) run(ctx context.Context, b *bench, stdout io.Writer) error {
@@ -354,7 +357,7 @@ func (f *peerFlags) ask(ctx context.Context, p *peer, s *service, end int64, r *
 	for i, expr := range dashboard {
 		for _, q := range []struct {
 			q    oracle.Query
-			into *time.Duration
+			into *asked
 		}{
 			{oracle.Query{Expr: expr, Start: end}, &r.instant[i]},
 			{oracle.Query{Expr: expr, Start: end - span, End: end, Step: 15_000}, &r.ranged[i]},
@@ -376,7 +379,7 @@ func (f *peerFlags) ask(ctx context.Context, p *peer, s *service, end int64, r *
 				}
 				took.add(answer.took)
 			}
-			*q.into = took.quantile(0.5)
+			*q.into = asked{took.quantile(0.5), took.quantile(0.99)}
 		}
 	}
 	return nil
@@ -485,8 +488,10 @@ func printPeers(w io.Writer, f *peerFlags, names []string, runs map[string][]pee
 	row("CPU s per million samples", "%.2f", false, func(r *peerRun) float64 { return r.cpu })
 	row("bytes on disk per sample", "%.2f", false, func(r *peerRun) float64 { return r.bytes })
 	for i, expr := range dashboard {
-		row("`"+expr+"`, instant, ms", "%.2f", false, func(r *peerRun) float64 { return milliseconds(r.instant[i]) })
-		row("the same, range, ms", "%.2f", false, func(r *peerRun) float64 { return milliseconds(r.ranged[i]) })
+		row("`"+expr+"`, instant, p50 ms", "%.2f", false, func(r *peerRun) float64 { return milliseconds(r.instant[i].p50) })
+		row("the same, p99 ms", "%.2f", false, func(r *peerRun) float64 { return milliseconds(r.instant[i].p99) })
+		row("the same, range, p50 ms", "%.2f", false, func(r *peerRun) float64 { return milliseconds(r.ranged[i].p50) })
+		row("the same, range, p99 ms", "%.2f", false, func(r *peerRun) float64 { return milliseconds(r.ranged[i].p99) })
 	}
 }
 

@@ -459,3 +459,15 @@ func TestCase_B17_LongReplay(t *testing.T) {
 	v.barrier(60_000)
 	v.want(`sum(count_over_time(m[1m]))`, 60_000, one(requests*each+1))
 }
+
+// Without a flag there are not many more queries at one time than processors, so that a write does not wait behind all of them.
+func TestMaxQueriesFollowTheProcessors(t *testing.T) {
+	for processors, want := range map[int]int{1: 4, 2: 4, 3: 6, 8: 16, 64: 20} {
+		if got := queriesOn(processors); got != want {
+			t.Errorf("%d processors: %d queries, want %d", processors, got, want)
+		}
+	}
+	if got := (&serveFlags{concurrency: 7}).maxQueries(); got != 7 {
+		t.Errorf("%d queries, 7 were asked for", got)
+	}
+}

@@ -203,8 +203,8 @@ const compacted = 100
 // maintainPause is the time between the end of one scan or upkeep and the begin of the next: thousands of times what it is in use.
 const maintainPause = 100 * time.Millisecond
 
-// maintain scans, compacts and keeps the storage small, over and over, until it is stopped.
-func (c *crowded) maintain(ctx context.Context) (stop func()) {
+// maintain scans, compacts and keeps the storage small, over and over, until it is stopped. It compacts experiments from one on.
+func (c *crowded) maintain(ctx context.Context, from int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	over := func(f func(i int) error) {
@@ -228,7 +228,7 @@ func (c *crowded) maintain(ctx context.Context) (stop func()) {
 		}
 	})
 	for i := range compacted {
-		if _, _, err := c.m.Enqueue(ctx, log.TaskCompact, c.name(i)); err != nil {
+		if _, _, err := c.m.Enqueue(ctx, log.TaskCompact, c.name(from+i)); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -248,7 +248,7 @@ func TestM7_ListOverHTTPWhileAllHangs(t *testing.T) {
 	c.correct(0, n/100) // there is something to scan, and to compact
 	release := c.brake.pull()
 	ctx, cancel := context.WithCancel(t.Context())
-	stop := c.maintain(ctx)
+	stop := c.maintain(ctx, 0)
 	for range 3 { // scan, compaction and upkeep are all inside
 		<-c.brake.met
 	}
@@ -290,14 +290,15 @@ func BenchmarkExperimentList(b *testing.B) {
 			release, stop := func() {}, func() {}
 			switch state {
 			case "hung":
-				c.correct(0, n/100)
-				release, stop = c.brake.pull(), c.maintain(ctx)
+				const rested = 2 * n / 3 // those before were compacted just now
+				c.correct(rested, rested+n/100)
+				release, stop = c.brake.pull(), c.maintain(ctx, rested)
 				for range 3 {
 					<-c.brake.met
 				}
 			case "running":
 				c.correct(0, n/100)
-				stop = c.maintain(ctx)
+				stop = c.maintain(ctx, 0)
 				var writing sync.WaitGroup
 				writing.Go(func() {
 					for i := 0; ctx.Err() == nil; i++ {

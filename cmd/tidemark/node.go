@@ -482,7 +482,7 @@ func (n *node) reload(ctx context.Context) error {
 			return failed(fmt.Errorf("append the plan: %w", err))
 		}
 	}
-	reportSkipped(n.logger, report)
+	reportFindings(n.logger, report)
 	n.current.Store(&loaded{cfg: cfg, plan: p, at: time.Now(), report: report, ok: true})
 	if !reflect.DeepEqual(cfg.Exact, old.cfg.Exact) {
 		n.logger.Warn("exact has changed; the change takes effect at the next start")

@@ -234,6 +234,72 @@ groups:
 	v.mustStop()
 }
 
+// A sample that came too late for the panes makes no hole in what is recorded: at the steps that it touches the copy, which has the sample,
+// answers for the name as for the expression, and for those who read what hangs on the name; at all others the record does.
+func TestRecordedNamesOverSamplesThatCameTooLate(t *testing.T) {
+	const plan = `
+rule_files: [r.yml]
+correction_horizon: 1m
+materializations: [{name: own, expr: 'sum by (job) (sum_over_time(m[1m]))', every: 30s, layout: full_window}]
+`
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "r.yml"), []byte(`
+groups:
+  - name: g
+    interval: 30s
+    rules: [{record: 'job:m:count', expr: 'sum by (job) (count_over_time(m[1m]))', labels: {team: x}}, {record: 'all:m:count', expr: 'sum(job:m:count)'}]
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v := startService(t, setup{dir: dir, config: plan + "exact: {local: true}\n"})
+	now := time.Now().UnixMilli() / 30_000 * 30_000
+	var samples []sent
+	for at := now - 600_000; at <= now; at += 15_000 {
+		samples = append(samples, sent{`m{job="a"}`, at, 1}, sent{`m{job="b"}`, at, 10})
+	}
+	v.send(samples...)
+	v.barrier(now)
+	late := now - 300_000 - 7_000 // in the windows that end at -300 s and at -270 s
+	v.send(sent{`m{job="a"}`, late, 100})
+	touched, clean := now-300_000, now-240_000
+	for _, c := range []struct {
+		expr        string
+		at          int64
+		want, route string
+	}{
+		{`own`, touched, `{__name__="own", job="a"} => 104, {__name__="own", job="b"} => 40`, "hybrid"},
+		{`own`, touched + 30_000, `{__name__="own", job="a"} => 104, {__name__="own", job="b"} => 40`, "hybrid"},
+		{`own`, clean, `{__name__="own", job="a"} => 4, {__name__="own", job="b"} => 40`, "warm"},
+		{`job:m:count{job="a"}`, touched, `{__name__="job:m:count", job="a", team="x"} => 5`, "hybrid"},
+		{`all:m:count`, touched, `{__name__="all:m:count"} => 9`, "hybrid"},
+		{`all:m:count`, clean, `{__name__="all:m:count"} => 8`, "warm"},
+		{`sum by (job) (sum_over_time(m[1m]))`, touched, `{job="a"} => 104, {job="b"} => 40`, "local"},
+		{`max_over_time(all:m:count[5m])`, now, `{} => 9`, "hybrid"},
+	} {
+		if got := v.vector(c.expr, c.at); got != c.want {
+			t.Errorf("%s at %d: %s, want %s", c.expr, (c.at-now)/1000, got, c.want)
+		}
+		if a := v.instant(c.expr, c.at); a.route != c.route {
+			t.Errorf("%s at %d: route %s, want %s", c.expr, (c.at-now)/1000, a.route, c.route)
+		}
+	}
+	if got := v.readBack(touched-30_000, clean, &prompb.LabelMatcher{Name: "__name__", Value: "all:m:count"}); !slices.Equal(got, []string{`{__name__="all:m:count"} 8@0 9@30 9@60 8@90`}) {
+		t.Errorf("remote read: %q", got)
+	}
+	words, warnings := v.list("/api/v1/series", "match[]", `own{job="a"}`, "start", seconds(touched), "end", seconds(touched))
+	if !slices.Equal(words, []string{`{__name__="own", job="a"}`}) || len(warnings) != 0 {
+		t.Errorf("listed: %q, %q", words, warnings)
+	}
+	if n := v.materializations()["own"].Misses["late_uncorrectable"]; n == 0 {
+		t.Error("nothing says that own could not answer")
+	}
+	v.setup.config = plan
+	v = v.restart()
+	v.wantMiss("own", touched, "late_uncorrectable")
+	v.want("own", clean, map[string]float64{`{__name__="own", job="a"}`: 4, `{__name__="own", job="b"}`: 40})
+	v.mustStop()
+}
+
 // rules lists the rules by what they record.
 func (v *hosted) rules() map[string]api.RecordedRule {
 	v.t.Helper()

@@ -122,11 +122,7 @@ func missReason(text string) (string, bool) {
 
 // ask puts a query. It fails only where the service gives no answer that can be read.
 func (s *service) ask(ctx context.Context, q oracle.Query) (reply, error) {
-	path, form := "/api/v1/query", url.Values{"query": {q.Expr}, "time": {seconds(q.Start)}}
-	if q.Step > 0 {
-		path = "/api/v1/query_range"
-		form = url.Values{"query": {q.Expr}, "start": {seconds(q.Start)}, "end": {seconds(q.End)}, "step": {seconds(q.Step)}}
-	}
+	path, form := queryForm(q)
 	e, res, took, err := s.call(ctx, path, form)
 	if err != nil {
 		return reply{}, err

@@ -68,7 +68,11 @@ func (p *Projection) ExperimentVersions(ctx context.Context) (ExperimentVersions
 	if err != nil {
 		return ExperimentVersions{}, err
 	}
-	out := ExperimentVersions{Seq: seq, Behind: present.behind(), Of: make(map[string]ExperimentVersion)}
+	most := 0
+	for _, part := range parts {
+		most += len(part)
+	}
+	out := ExperimentVersions{Seq: seq, Behind: present.behind(), Of: make(map[string]ExperimentVersion, most)}
 	for _, part := range parts {
 		for _, e := range part {
 			v := out.Of[e.name]

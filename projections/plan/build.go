@@ -48,6 +48,7 @@ func Build(c *Config) (*Plan, Report, error) {
 		}
 		report.Entries = append(report.Entries, f)
 	}
+	findTwice(report.Rules)
 	b.countShared(report.Entries)
 	b.countShared(report.Rules)
 	if b.collision != nil {
@@ -157,6 +158,24 @@ func (it *item) noteWhenRead(p *Plan) {
 				it.finding.Notes = append(it.finding.Notes, "evaluated when it is read: "+why)
 			}
 		}
+	}
+}
+
+// findTwice notes of each rule that is recorded where an earlier one stands that may record the same series: one of the same name that adds
+// the same labels. Reading prefers the earlier one (see query).
+func findTwice(rules []Finding) {
+	first := make(map[string]*Finding)
+	for i := range rules {
+		f := &rules[i]
+		if len(f.Reasons) > 0 {
+			continue
+		}
+		key := fmt.Sprintf("%q %q", f.Name, f.Labels) // maps are printed in the order of their keys
+		if before := first[key]; before != nil {
+			f.Twice = place(before.File, before.Line)
+			continue
+		}
+		first[key] = f
 	}
 }
 

@@ -33,6 +33,7 @@ type Finding struct {
 	Reasons []string      // why it cannot be materialized
 	Fault   string        // of a rule: the one of them that is a fault of its own, and not what panes cannot do; "" if none is
 	Notes   []string      // what is worth knowing though it works
+	Twice   string        // of a rule: where an earlier one stands that records the same name with the same labels; "" if none does
 }
 
 // LeafFinding is a leaf that a stream answers.
@@ -58,6 +59,18 @@ func (r *Report) Skipped() int {
 	n := 0
 	for i := range r.Rules {
 		if len(r.Rules[i].Reasons) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Twice returns the number of recording rules that record the same name with the same labels as an earlier one. That is no fault: rules
+// may share a name if their expressions give different series. Where they do not, the value of the earlier one is read.
+func (r *Report) Twice() int {
+	n := 0
+	for i := range r.Rules {
+		if r.Rules[i].Twice != "" {
 			n++
 		}
 	}
@@ -134,6 +147,9 @@ func (f *Finding) write(b *strings.Builder) {
 	}
 	for _, n := range f.Notes {
 		fmt.Fprintf(b, "    note: %s\n", n)
+	}
+	if f.Twice != "" {
+		fmt.Fprintf(b, "    warning: the rule at %s records the same name with the same labels; where both give a series a value, only that rule's is read\n", f.Twice)
 	}
 }
 

@@ -117,7 +117,7 @@ func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s
 		return nil, nil, &BadDataError{err}
 	}
 	// A sample at the evaluation time itself counts whatever the lookback.
-	r := rewriter{direct: direct, lookback: max(1, millis(e.lookback(c))), defaultStep: e.opts.SubqueryStep}
+	r := rewriter{direct: direct, root: &stmt.Expr, ranged: stmt.Interval > 0, lookback: max(1, millis(e.lookback(c))), defaultStep: e.opts.SubqueryStep}
 	x, err := e.index()
 	if err != nil {
 		return nil, nil, &SourceError{err}
@@ -133,7 +133,7 @@ func (e *Engine) rewrite(ctx context.Context, stmt *parser.EvalStmt, c Common, s
 	if len(r.parts) == 0 {
 		return nil, nil, nil
 	}
-	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}}
+	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}, copied: true}
 	for i := range r.parts {
 		if err := d.decide(ctx, &r, &r.parts[i], c); err != nil {
 			return nil, nil, err
@@ -274,17 +274,10 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 	v.live.reset()
 	res.Stats.Recorded, res.Stats.Evaluated = 0, 0
 	for _, in := range d.inners() {
+		in.missed = ""
 		for _, r := range in.runs {
-			miss, err := v.fill(r.leaves, read, r.values)
-			if err != nil {
+			if err := d.fillRun(&v, in, r, read); err != nil {
 				return false, nil, err
-			}
-			if miss != nil {
-				if in.strict {
-					return false, nil, errUnfit
-				}
-				in.missed = miss.why.Reason
-				return false, nil, in.miss(miss.why)
 			}
 			res.Stats.Evaluated += int(r.steps.count())
 		}
@@ -296,6 +289,30 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 	miss, err = v.fill(leaves, read, values)
 	res.Stats.Sketched = v.sketched
 	return false, miss, err
+}
+
+// fillRun evaluates the leaves of a run. The exact source stands in for those that panes cannot tell, if it may.
+func (d *demand) fillRun(v *evaluation, in *inner, r *run, read map[*leaf]*Answer) error {
+	before := *v
+	for {
+		miss, err := v.fill(r.leaves, read, r.from.values)
+		switch {
+		case err != nil:
+			return err
+		case miss == nil:
+			return nil
+		case in.strict:
+			return errUnfit
+		}
+		in.missed = miss.why.Reason
+		if !d.standsIn(in.material, miss.why) {
+			return in.miss(miss.why)
+		}
+		if err := d.copyLeaf(v.ctx, in.material, r, miss); err != nil {
+			return err
+		}
+		v.budget, v.sketched = before.budget, before.sketched // the leaves are evaluated again
+	}
 }
 
 // names are those under which something else than what was written is read; d may be nil.

@@ -97,7 +97,7 @@ func (r *run) doubted(said annotations.Annotations) (at map[int64]uint64, ok boo
 			if l.steps != r.steps {
 				return nil, false // it is evaluated at other steps than these
 			}
-			for _, s := range r.values[l.mark].series {
+			for _, s := range r.from.values[l.mark].series {
 				for _, p := range s.Floats {
 					at[p.T] |= 1 << i
 					seen[d.info().Error()] = true

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 
+	"tidemark/log"
 	"tidemark/projections/plan"
 )
 
@@ -25,6 +27,53 @@ func (l *leaf) turnRaw(why *MissError) {
 	for _, at := range l.place {
 		*at.slot = at.original
 	}
+}
+
+// standsIn says whether samples of the exact source may be read where panes of m cannot tell. The engine's ranges own their right edge
+// alone, and what is read by name is floats.
+func (d *demand) standsIn(m *material, why *MissError) bool {
+	left := func(s stream) bool { return s.Closed == plan.Left }
+	return d.copied && d.engine.opts.Exact != nil && why.Reason != ReasonNativeHistogram && !slices.ContainsFunc(m.streams, left)
+}
+
+// copyLeaf leaves a leaf of a run of m to the exact source.
+func (d *demand) copyLeaf(ctx context.Context, m *material, r *run, miss *leafMiss) error {
+	if !d.waited {
+		if _, err := d.engine.waitExact(ctx, !d.read.behind); err != nil {
+			return err
+		}
+		d.waited = true
+	}
+	miss.leaf.turnRaw(miss.why)
+	r.from.exact, r.from.names = d.engine.opts.Exact, d.names()
+	r.query.Statement().(*parser.EvalStmt).LookbackDelta = toDuration(d.lookback(m)) // as Engine.route does
+	return nil
+}
+
+// copies returns why panes did not answer those leaves behind names that the exact source answered.
+func (d *demand) copies() (why []*MissError) {
+	for _, in := range d.inners() {
+		for _, r := range in.runs {
+			for _, l := range r.leaves {
+				if l.raw != nil {
+					why = append(why, l.raw)
+				}
+			}
+		}
+	}
+	return why
+}
+
+// waitExact waits for the exact source: with all, until it has everything that is in the log. It returns what the source has at least.
+func (e *Engine) waitExact(ctx context.Context, all bool) (log.Seq, error) {
+	seq, err := e.opts.Exact.Wait(ctx, all)
+	if end := ended(ctx, "waiting for the exact copy"); err != nil && end != nil {
+		return 0, end
+	}
+	if err != nil {
+		return 0, &SourceError{err}
+	}
+	return seq, nil
 }
 
 // meaning is what a selector may mean.
@@ -74,26 +123,31 @@ func (e *Engine) route(ctx context.Context, parts []part, c Common, s steps, fro
 			res.Stats.Leaves++
 		}
 	}
+	behind := d.copies()
+	for _, why := range behind {
+		res.Stats.Raw++
+		res.first(why.Reason)
+	}
 	if res.Stats.Raw == 0 {
 		return nil
+	}
+	res.Route = RouteHybrid
+	if res.Stats.Raw == len(behind) {
+		return nil // what the engine reads for the expression itself is there
 	}
 	alone := res.Stats.Leaves == 0 // so no memory is held by values of leaves
 	if alone {
 		place.release()
 	}
-	seq, err := e.opts.Exact.Wait(ctx, !c.Published)
-	if end := ended(ctx, "waiting for the exact copy"); err != nil && end != nil {
-		return end
-	}
+	seq, err := e.waitExact(ctx, !c.Published)
 	if err != nil {
-		return &SourceError{err}
+		return err
 	}
 	if alone {
 		if err := place.take(ctx); err != nil {
 			return err
 		}
 	}
-	res.Route = RouteHybrid
 	if res.Stats.Leaves == 0 {
 		res.Route, res.Seq, res.CompleteThrough = RouteLocal, seq, math.MinInt64
 	}

@@ -96,7 +96,7 @@ type inner struct {
 type run struct {
 	steps  steps
 	query  promql.Query
-	values results
+	from   *feed
 	leaves []*leaf
 
 	doubts      []doubt
@@ -114,6 +114,11 @@ type demand struct {
 	leaves int                 // of all expressions
 	read   reading             // how panes are read
 	roots  []*inner            // what is asked for, in the place of leaves of an expression of the request
+
+	// copied says that the exact source, if there is one, may stand in for panes that cannot tell what is behind a name. What is
+	// evaluated to be recorded must come from panes alone.
+	copied bool
+	waited bool // for the exact source
 }
 
 type innerKey struct {
@@ -218,19 +223,15 @@ func (d *demand) prepare(ctx context.Context, in *inner) error {
 
 // run makes the engine's query of m at s.
 func (d *demand) run(ctx context.Context, m *material, s steps) (*run, error) {
-	out := &run{steps: s, values: results{}}
-	q, err := d.engine.promql.NewRangeQuery(ctx, out.values, atStepOnly(), m.Expr, toTime(s.start), toTime(s.end), toDuration(s.every))
+	out := &run{steps: s, from: &feed{values: results{}}}
+	q, err := d.engine.promql.NewRangeQuery(ctx, out.from, atStepOnly(), m.Expr, toTime(s.start), toTime(s.end), toDuration(s.every))
 	if err != nil {
 		return nil, &SourceError{fmt.Errorf("materialization %s: %w", m.Name, err)}
 	}
 	out.query = q
 	expr := &q.Statement().(*parser.EvalStmt).Expr
 	out.doubts, out.doubtsKnown = doubts(*expr)
-	lookback := m.plan.LookbackMillis // its panes were made for that
-	if lookback <= 0 {
-		lookback = millis(d.engine.opts.LookbackDelta)
-	}
-	r := rewriter{lookback: lookback, defaultStep: d.engine.opts.SubqueryStep}
+	r := rewriter{lookback: d.lookback(m), defaultStep: d.engine.opts.SubqueryStep}
 	resolveOffsets(*expr, s.start, 0)
 	r.rewrite(expr, s)
 	if err := r.checkInner(d.engine.opts.MaxSamples); err != nil {
@@ -246,6 +247,14 @@ func (d *demand) run(ctx context.Context, m *material, s steps) (*run, error) {
 		out.leaves = append(out.leaves, p.leaf)
 	}
 	return out, nil
+}
+
+// lookback returns that of an expression behind a name, ms: its panes were made for that.
+func (d *demand) lookback(m *material) int64 {
+	if m.plan.LookbackMillis > 0 {
+		return m.plan.LookbackMillis
+	}
+	return millis(d.engine.opts.LookbackDelta)
 }
 
 // renew looks for all inner expressions anew, and makes their queries: the engine evaluates each once. What is read by none
@@ -327,6 +336,9 @@ func (v *evaluation) evaluate(in *inner) error {
 func (v *evaluation) exec(in *inner, r *run, points func(labels.Labels) *[]promql.FPoint) error {
 	defer r.query.Close()
 	res := r.query.Exec(v.ctx)
+	if miss := r.from.missed(); miss != nil {
+		return in.miss(miss)
+	}
 	if res.Err != nil {
 		if ended(v.ctx, "") != nil {
 			return res.Err
@@ -348,6 +360,11 @@ func (v *evaluation) exec(in *inner, r *run, points func(labels.Labels) *[]promq
 		maps.Copy(in.doubts, at) // runs have no step in common
 	}
 	for i := range matrix {
+		if len(matrix[i].Histograms) > 0 {
+			return in.miss(&MissError{
+				Reason: ReasonNativeHistogram, Node: in.material.Expr, Detail: fmt.Sprintf("%s is a native histogram", matrix[i].Metric),
+			})
+		}
 		p := points(matrix[i].Metric)
 		*p = append(*p, matrix[i].Floats...)
 	}

@@ -185,7 +185,7 @@ func (m *material) slack(id plan.StreamID) int64 {
 // evaluateAt evaluates materializations by name at steps, all as of one sequence. Those without steps are left out.
 func (e *Engine) evaluateAt(ctx context.Context, x *index, at []span) ([]*inner, log.Seq, error) {
 	live := &liveSteps{outer: steps{start: 0, end: -1, every: 1}}
-	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}, read: reading{live: live}}
+	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}, read: reading{live: live}, copied: true}
 	for _, s := range at {
 		if s.count() == 0 {
 			continue

@@ -20,8 +20,10 @@ const leafLabel = "__tidemark_leaf__"
 type rewriter struct {
 	lookback    int64
 	defaultStep func(rangeMillis int64) int64
-	direct      bool    // aggregations may be evaluated with their leaves
-	wholes      *wholes // nil: nothing is read from records
+	direct      bool         // aggregations may be evaluated with their leaves
+	wholes      *wholes      // nil: nothing is read from records
+	root        *parser.Expr // the answer is its value
+	ranged      bool         // at each step of a range
 	parts       []part
 	inner       int64 // evaluations that subqueries ask for, each over all the windows that it serves
 }

@@ -79,7 +79,7 @@ func (d *demand) count(parts []part, err error) {
 		}
 	}
 	for _, in := range d.order {
-		if in.missed != "" && err != nil {
+		if in.missed != "" {
 			in.material.uses.miss(in.missed)
 		}
 	}
@@ -113,7 +113,9 @@ func (d *demand) countLeaf(l *leaf, miss *MissError, failed bool) {
 		l.whole.material.uses.hits.Add(1)
 	case len(l.reads) > 0:
 		for _, in := range l.named {
-			in.material.uses.hits.Add(1)
+			if in.missed == "" {
+				in.material.uses.hits.Add(1)
+			}
 		}
 	default:
 		for _, u := range d.x.owners[l.streams[l.chosen].ID] {

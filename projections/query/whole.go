@@ -5,6 +5,7 @@ package query
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 
 	"github.com/prometheus/common/model"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"tidemark/projections/bucket"
 	"tidemark/projections/plan"
 )
 
@@ -24,6 +26,7 @@ var errUnfit = errors.New("not to be read from the record")
 type whole struct {
 	material *material
 	filter   []*labels.Matcher
+	ordered  bool    // the engine puts its values in order
 	doubts   []doubt // with their places in the text as it was sent
 	in       *inner
 }
@@ -50,7 +53,7 @@ func newWholes(all []*material) *wholes {
 			continue
 		}
 		expr, err := p.ParseExpr(m.Expr)
-		if err != nil || !wholeNode(expr) {
+		if err != nil || !wholeNode(expr) && !selection(expr) {
 			continue
 		}
 		w.exact[m.Expr] = append(w.exact[m.Expr], m)
@@ -71,11 +74,7 @@ func wholeNode(e parser.Expr) bool {
 	case *parser.BinaryExpr:
 		return n.Type() == parser.ValueTypeVector
 	case *parser.AggregateExpr:
-		switch n.Op {
-		case parser.TOPK, parser.BOTTOMK, parser.LIMITK, parser.LIMIT_RATIO:
-			return false
-		}
-		return true
+		return !selection(n)
 	case *parser.Call:
 		switch n.Func.Name {
 		case "sort", "sort_desc", "sort_by_label", "sort_by_label_desc":
@@ -85,6 +84,13 @@ func wholeNode(e parser.Expr) bool {
 	default:
 		return false
 	}
+}
+
+// selection says whether a node selects series out of a vector, and gives them an order besides. The matrix of a range query does not show
+// that.
+func selection(e parser.Expr) bool {
+	n, ok := e.(*parser.AggregateExpr)
+	return ok && slices.Contains([]parser.ItemType{parser.TOPK, parser.BOTTOMK, parser.LIMITK, parser.LIMIT_RATIO}, n.Op)
 }
 
 // leafShape prints a leaf without its matchers, and returns these; ok is false if e is no leaf.
@@ -117,8 +123,11 @@ func leafShape(e parser.Expr) (shape string, matchers []*labels.Matcher, ok bool
 // record holds of it. It returns the leaf to read, nil if there is none.
 func (w *wholes) find(r *rewriter, slot *parser.Expr, s steps) *leaf {
 	e := *slot
-	if s.count() == 0 || !wholeNode(e) {
+	if s.count() == 0 || !wholeNode(e) && !(slot == r.root && selection(e)) {
 		return nil
+	}
+	if !r.ranged && selection(e) {
+		return w.best(r, e.(*parser.AggregateExpr), s)
 	}
 	for _, m := range w.exact[e.String()] {
 		if onSteps(m, s) && r.lookback == m.plan.LookbackMillis {
@@ -157,6 +166,32 @@ func (w *wholes) find(r *rewriter, slot *parser.Expr, s steps) *leaf {
 		}
 	}
 	return nil
+}
+
+// best replaces what the root of an instant query selects from by what is recorded of the selection: the engine selects all of that, and
+// puts it in order.
+func (w *wholes) best(r *rewriter, n *parser.AggregateExpr, s steps) *leaf {
+	if _, literal := n.Param.(*parser.NumberLiteral); !literal || n.Op != parser.TOPK && n.Op != parser.BOTTOMK {
+		return nil
+	}
+	for _, m := range w.exact[n.String()] {
+		if onSteps(m, s) && r.lookback == m.plan.LookbackMillis {
+			l := r.whole(n, &whole{material: m, ordered: true}, s)
+			n.Expr = stand(n.Expr, l)
+			return l
+		}
+	}
+	return nil
+}
+
+// distinct says that there is one order of the values of a step: the engine's order of equal ones depends on all that it selects from.
+func distinct(values []bucket.StepValue) bool {
+	sorted := make([]float64, len(values))
+	for i, v := range values {
+		sorted[i] = v.V
+	}
+	slices.Sort(sorted) // NaN first
+	return len(sorted) == 0 || !math.IsNaN(sorted[0]) && len(slices.Compact(sorted)) == len(values)
 }
 
 // added returns the matchers of a query that a recorded aggregation does not have, if it has no others and these are on labels
@@ -220,6 +255,9 @@ func (d *demand) provideWhole(ctx context.Context, l *leaf) error {
 	}
 	in.strict = true
 	if len(in.recorded) == 0 || slices.ContainsFunc(in.recorded, noted) {
+		return errUnfit
+	}
+	if l.whole.ordered && !distinct(in.recorded[0].Values) {
 		return errUnfit
 	}
 	l.whole.in = in

@@ -23,6 +23,7 @@ materializations:
   - {name: sub, expr: 'max_over_time(sum(m)[1m:15s])', every: 15s, layout: full_window}
   - {name: top, expr: 'max_over_time(sums[1m]) - on (i) min_over_time(newest[1m])', every: 30s, layout: full_window}
   - {name: gone, expr: 'absent(m)', every: 30s, layout: full_window}
+  - {name: best, expr: 'topk(1, sum by (i) (sum_over_time(m[1m])) * 1)', every: 30s, layout: full_window}
   - {name: panes, expr: 'sum(m)', every: 15s}
 `
 
@@ -149,7 +150,7 @@ func (h *history) ask(r *rig) (recorded, evaluated, missed int) {
 		return 0, 0, 0
 	}
 	all := r.oracle(-300_000, h.newest+60_000)
-	for _, name := range []string{"sums", "rates", "newest", "pair", "earlier", "sub", "top", "gone", "panes"} {
+	for _, name := range []string{"sums", "rates", "newest", "pair", "earlier", "sub", "top", "gone", "best", "panes"} {
 		from := h.rng.Int64N(h.newest)
 		to := min(from+h.rng.Int64N(120_000), h.newest)
 		q := over(name, from, to, 1000*(1+h.rng.Int64N(40)))

@@ -104,9 +104,9 @@ func NewDrain(b Barrier) http.Handler {
 	return kithttp.NewServer(DrainEndpoint(b), decodeDrain, encodeBarrier, kithttp.ServerErrorEncoder(EncodeError))
 }
 
-// decodeWatermark reads everything before anything happens (H2).
+// decodeWatermark reads everything before anything happens (H2). A barrier whose experiment= is misspelt would close the panes of all.
 func decodeWatermark(_ context.Context, r *http.Request) (any, error) {
-	f, perr := readForm(nil, r)
+	f, perr := readExactly(nil, r, "time_ms", "experiment", "timeout")
 	if perr != nil {
 		return nil, perr
 	}
@@ -144,7 +144,7 @@ func experiment(f *form) (name string, scoped bool, err error) {
 }
 
 func decodeDrain(_ context.Context, r *http.Request) (any, error) {
-	f, perr := readForm(nil, r)
+	f, perr := readExactly(nil, r, "timeout", "experiment")
 	if perr != nil {
 		return nil, perr
 	}

@@ -4,17 +4,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 )
+
+const formType = "application/x-www-form-urlencoded"
 
 const (
 	// MaxFormBytes bounds the body of a form: queries of several hundred KiB are real.
@@ -49,7 +54,7 @@ func readForm(w http.ResponseWriter, r *http.Request) (*form, *Error) {
 		}
 		f.body = body
 		mt, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
-		if mt == "application/x-www-form-urlencoded" {
+		if mt == formType {
 			if f.Values, err = url.ParseQuery(string(body)); err != nil {
 				return nil, badData("error parsing form values: %w", err)
 			}
@@ -61,6 +66,24 @@ func readForm(w http.ResponseWriter, r *http.Request) (*form, *Error) {
 	}
 	for k, v := range q {
 		f.Values[k] = append(f.Values[k], v...)
+	}
+	return f, nil
+}
+
+// readExactly is readForm for a request whose parameters narrow what it does for good: one that is not among names may be a misspelt one,
+// and a body that is not a form may hold some, so both are refused.
+func readExactly(w http.ResponseWriter, r *http.Request, names ...string) (*form, *Error) {
+	f, perr := readForm(w, r)
+	if perr != nil {
+		return nil, perr
+	}
+	if mt, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); len(f.body) > 0 && mt != formType {
+		return nil, badData("the body is of type %q, want %s", shorten(r.Header.Get("Content-Type")), formType)
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Values)) {
+		if !slices.Contains(names, name) {
+			return nil, badData("unknown parameter %q: there are %s", shorten(name), strings.Join(names, ", "))
+		}
 	}
 	return f, nil
 }
