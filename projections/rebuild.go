@@ -19,7 +19,7 @@ const (
 	// maxPaces is how many times as much may be folded while the projection writes; then reading waits for it.
 	maxPaces = 8
 	// DefaultHeldBytes is what a projection may hold back in memory before it is made to write it.
-	DefaultHeldBytes = 64 << 20
+	DefaultHeldBytes = 32 << 20
 )
 
 // History is the log as the offline fold reads it.

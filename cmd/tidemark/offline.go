@@ -33,9 +33,12 @@ type offline struct {
 	healer *healer
 }
 
+// offlineCacheBytes is the block cache of a log that is read from one end to the other, each block once.
+const offlineCacheBytes = 8 << 20
+
 // openOffline takes the log's lock: it fails with log.ErrLocked while a service runs.
 func openOffline(fs vfs.FS, path string, workers int, logger *slog.Logger) (*offline, error) {
-	events, err := log.OpenReadOnly(fs.PathJoin(path, logDir), log.Options{FS: fs, Logger: logger})
+	events, err := log.OpenReadOnly(fs.PathJoin(path, logDir), log.Options{FS: fs, Logger: logger, CacheBytes: offlineCacheBytes})
 	if err != nil {
 		return nil, err
 	}

@@ -26,8 +26,8 @@ const (
 	benchRequest = 2_000 // samples, as a sender batches them
 )
 
-// benchLog makes a log of counters that are scraped every 15 s, with a plan of 1-minute panes over all of them.
-func benchLog(b *testing.B, dir string) {
+// benchLog makes a log of counters that are scraped every 15 s, with a plan of panes of so many seconds over all of them.
+func benchLog(b *testing.B, dir string, pane int) {
 	b.Helper()
 	l, err := log.Open(dir+"/log", log.Options{})
 	if err != nil {
@@ -44,7 +44,7 @@ func benchLog(b *testing.B, dir string) {
 			b.Fatal(err)
 		}
 	}
-	bodies := []log.Body{&log.Start{Reason: log.StartProcess}, offlinePlan(map[string][]string{"first": {"m/60"}})}
+	bodies := []log.Body{&log.Start{Reason: log.StartProcess}, offlinePlan(map[string][]string{"first": {fmt.Sprintf("m/%d", pane)}})}
 	for scrape := range benchScrapes {
 		for from := 0; from < benchSeries; from += benchRequest {
 			w := log.NewWriteBuilder()
@@ -76,8 +76,14 @@ func cpuTime(b *testing.B) time.Duration {
 }
 
 func BenchmarkFold(b *testing.B) {
+	for _, pane := range []int{60, 300} {
+		b.Run(fmt.Sprintf("pane=%ds", pane), func(b *testing.B) { benchFold(b, pane) })
+	}
+}
+
+func benchFold(b *testing.B, pane int) {
 	dir := b.TempDir()
-	benchLog(b, dir)
+	benchLog(b, dir, pane)
 	// Beside the rate, what it costs: on a machine that does other things too, only that says something.
 	var before time.Duration
 	begin := func() { before = cpuTime(b) }

@@ -17,7 +17,7 @@ import (
 
 // inStep is the number of runs of one event that are folded before the other events' turn comes. The series of so many runs, as far as they
 // are a worker's, fit into the cache that one processor has for itself.
-const inStep = 512
+const inStep = 128
 
 // plainWrites returns how many of the events from the first on can be folded together: writes that name series in memory and nothing new,
 // behind the last of which, at the latest, series or marks are due to be forgotten.
