@@ -21,7 +21,7 @@ const (
 	maxBatchEvents = 1024     // of one Pebble batch
 	maxBatchBytes  = 16 << 20 // likewise; one larger append makes a batch of its own
 	maxUnsynced    = 4        // batches between the committer and the syncer
-	maxTailEvents  = 1 << 16  // of the shared tail
+	maxTailEvents  = 1 << 14  // of the shared tail: of small events, too, it is to hold seconds and not a hoard
 	noteInterval   = time.Second
 	poisonGrace    = time.Second // for which a poisoned Run waits for what is in the store's hands
 

@@ -462,7 +462,7 @@ func TestCase_B17_LongReplay(t *testing.T) {
 
 // Without a flag there are not many more queries at one time than processors, so that a write does not wait behind all of them.
 func TestMaxQueriesFollowTheProcessors(t *testing.T) {
-	for processors, want := range map[int]int{1: 4, 2: 4, 3: 6, 8: 16, 64: 20} {
+	for processors, want := range map[int]int{1: 8, 2: 8, 3: 8, 8: 16, 64: 20} {
 		if got := queriesOn(processors); got != want {
 			t.Errorf("%d processors: %d queries, want %d", processors, got, want)
 		}

@@ -26,8 +26,9 @@ const (
 	// hostileWarm is how many come before the base line is measured: memory that is used again and again is none that is lost.
 	hostileWarm = 150
 	// hostileMemory is by how much the memory of the process may be above its base line afterwards, once the runtime has given back what the
-	// garbage collector has freed. What stays is bounded: memtables of both stores, pooled arenas, and the samples of the good writer.
-	hostileMemory = 48 << 20
+	// garbage collector has freed. What stays is bounded and does not grow with the connections: the newest events, which the log keeps for
+	// whoever follows it, the marks of recent writes, pooled arenas, memtables; and the collector lets the heap be twice what is live.
+	hostileMemory = 64 << 20
 	// hostileSettles bounds how long that takes: the collector runs by itself every two minutes, and what is free goes back bit by bit.
 	hostileSettles = 10 * time.Minute
 	// hostilePatience is the p99 of a good writer beside them in a long run. A slice measures no times: the machine does other things.
