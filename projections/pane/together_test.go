@@ -33,7 +33,7 @@ materializations:
   - {name: d, expr: 'avg_over_time({i=~"1.*"}[20s])', every: 20s}
 `
 
-// togetherEvents are of 60 series in a few experiments, with retries, conflicts, late and too late samples, stale markers, series that no
+// togetherEvents are of some hundred series in a few experiments, with retries, conflicts, late and too late samples, stale markers, series that no
 // stream takes, and ones that stop and come back. Log time goes in such steps that now and then series are evicted.
 func togetherEvents(ctx context.Context, t *testing.T, rng *rand.Rand) (*node, []*log.Event) {
 	t.Helper()
@@ -51,15 +51,15 @@ func togetherEvents(ctx context.Context, t *testing.T, rng *rand.Rand) (*node, [
 		t.Fatal(err)
 	}
 	must(n.log.AppendAll(ctx, &log.Start{Reason: log.StartProcess}, &log.Plan{Spec: p.Encode()}))(t)
-	at := make([]int64, 60)
-	for i := range 1200 {
+	at := make([]int64, 4*inStep) // so that there are several steps
+	for i := range 300 {
 		elapsed += time.Duration(rng.Int64N(int64(200 * time.Millisecond)))
 		if rng.IntN(300) == 0 {
 			elapsed += 3 * time.Minute
 		}
 		var ss []sample
 		for s := range at {
-			if (i/100+s)%7 == 0 || rng.IntN(3) == 0 {
+			if (i/30+s)%7 == 0 || rng.IntN(3) == 0 {
 				continue // it is silent for a while, or now
 			}
 			name := [...]string{"m", "m", "n", "o"}[s%4]
