@@ -42,8 +42,8 @@ const (
 )
 
 // Bounds of the queries at one time where no flag says how many. More of them than processors answer nothing sooner, and whatever else has
-// work for a moment, as a write has at each of its steps, waits behind all of them: on two processors 20 instead of 4 made the p99 of a write
-// beside them 490 ms instead of 232 ms, and answered as many queries (`tidemark bench isolation`). Half of them are one client's: with fewer
+// work for a moment, as a write has at each of its steps, waits behind all of them: with 20 instead of 4 on two processors the p99 of a write
+// beside them was about twice as long (`tidemark bench isolation`, single runs on a busy machine). Half of them are one client's: with fewer
 // than these, a dashboard's look-ups would wait for two long queries of the same dashboard.
 const (
 	queriesPerProcessor = 2
