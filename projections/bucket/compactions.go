@@ -57,6 +57,7 @@ func openPebble(dir string, po *pebble.Options, h *health) (*pebble.DB, error) {
 	done := make(chan opened, 1)
 	go func() {
 		db, err := pebble.Open(dir, po)
+		close(h.opened)
 		done <- opened{db, err}
 	}()
 	select {
@@ -67,10 +68,14 @@ func openPebble(dir string, po *pebble.Options, h *health) (*pebble.DB, error) {
 		if err := h.writable(); err != nil {
 			return nil, errors.Join(err, o.db.Close())
 		}
-		h.isOpen.Store(true)
 		c.opened()
 		return o.db, nil
 	case err := <-h.notOpened:
+		go func() { // it may have been open after all, just then
+			if o := <-done; o.db != nil {
+				_ = o.db.Close()
+			}
+		}()
 		return nil, fmt.Errorf("%w: %w", ErrStuck, err)
 	}
 }

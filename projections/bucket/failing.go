@@ -31,8 +31,8 @@ type health struct {
 	end     sync.Once             // closes over
 	closing chan struct{}
 
-	isOpen    atomic.Bool
-	notOpened chan error // receives why the store cannot be opened
+	opened    chan struct{} // closed when pebble.Open has returned
+	notOpened chan error    // receives why it never will
 
 	mu       sync.Mutex
 	attempt  error         // of the last flush that ended
@@ -41,7 +41,10 @@ type health struct {
 }
 
 func newHealth(logger *slog.Logger) *health {
-	return &health{logger: logger, over: make(chan struct{}), closing: make(chan struct{}), fault: make(chan struct{}), notOpened: make(chan error, 1)}
+	return &health{
+		logger: logger, over: make(chan struct{}), closing: make(chan struct{}), fault: make(chan struct{}),
+		opened: make(chan struct{}), notOpened: make(chan error, 1),
+	}
 }
 
 // writable returns why nothing can be written now.
@@ -83,7 +86,28 @@ func (h *health) nextFault() <-chan struct{} {
 	return h.fault
 }
 
-// listener tells of background work. Pebble calls it with its lock held: it never blocks.
+// heldUp keeps a flush that has failed while the store is being opened, which Pebble would try again without end, until the store is open.
+// Where Open waits for that flush, that is never. Other work in the background is not held up: when it fails, Open has returned, or will.
+func (h *health) heldUp(err error) {
+	h.mu.Lock()
+	flushing := h.attempt != nil && errors.Is(err, h.attempt)
+	h.mu.Unlock()
+	if !flushing {
+		return
+	}
+	select {
+	case <-h.opened:
+		return
+	default:
+	}
+	select {
+	case h.notOpened <- err:
+	default:
+	}
+	<-h.opened
+}
+
+// listener tells of background work. Pebble calls it with its lock held: once the store is open, it never blocks.
 func (h *health) listener() *pebble.EventListener {
 	return &pebble.EventListener{
 		FlushEnd: func(info pebble.FlushInfo) {
@@ -96,10 +120,7 @@ func (h *health) listener() *pebble.EventListener {
 		},
 		// A flush that had nothing to write ends with an error too, but only real ones come here.
 		BackgroundError: func(err error) {
-			if !h.isOpen.Load() {
-				h.notOpened <- err
-				select {}
-			}
+			h.heldUp(err)
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			if h.attempt == nil || !errors.Is(err, h.attempt) {

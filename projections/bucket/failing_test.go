@@ -3,9 +3,13 @@ package bucket
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -188,4 +192,31 @@ func flipFile(t *testing.T, fs vfs.FS, name string) {
 	if err = errors.Join(err, w.Sync(), w.Close()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// While a store is being opened a flush that fails ends that, and stands still until the store is open. Whatever else fails in the background
+// goes on: somebody may wait for it, as a store that is closed because it turned out to be damaged does. Seen to fail with all of it held up.
+func TestOnlyAFailedFlushIsHeldUpByAnOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHealth(slog.New(slog.DiscardHandler))
+		l := h.listener()
+		l.BackgroundError(errors.New("reading the statistics of a table"))
+		failed := errors.New("no space left")
+		l.FlushEnd(pebble.FlushInfo{Err: failed})
+		var over atomic.Bool
+		go func() {
+			l.BackgroundError(fmt.Errorf("flush: %w", failed))
+			over.Store(true)
+		}()
+		synctest.Wait()
+		if over.Load() || len(h.notOpened) != 1 {
+			t.Errorf("over %v, %d errors for who opens", over.Load(), len(h.notOpened))
+		}
+		close(h.opened)
+		synctest.Wait()
+		if !over.Load() {
+			t.Error("it stands still though the store is open")
+		}
+		l.BackgroundError(failed)
+	})
 }
