@@ -135,7 +135,7 @@ func (h *health) listener() *pebble.EventListener {
 			h.fault = make(chan struct{})
 		},
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			h.keep(&h.damage, fmt.Errorf("bucket: views store is damaged: %s", info))
+			h.keep(&h.damage, fmt.Errorf("%w: %s", ErrDamaged, info))
 		},
 	}
 }
