@@ -36,7 +36,7 @@ type checkpointStats struct {
 	held    atomic.Int64 // ns: the longest that a shard of the round under way was frozen for
 	longest atomic.Int64 // ns: the same of the last round
 
-	room atomic.Pointer[[]byte] // that a state was encoded into; whoever encodes takes it
+	rooms []atomic.Pointer[[]byte] // by worker, that a state was encoded into; whoever encodes takes it
 }
 
 // LongestHold returns for how long at most a worker stood still for a checkpoint, in the last round of all shards.
@@ -164,7 +164,7 @@ func (p *Projection) visitShard(ctx context.Context, id int, f func(*Shard, *she
 // checkpointShard freezes a shard in its worker, writes it beside it, and drops what was written from memory (P7).
 func (p *Projection) checkpointShard(ctx context.Context, id int) error {
 	var c bucket.Checkpoint
-	room := p.takeRoom()
+	room := p.takeRoom(id)
 	var held time.Duration
 	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) {
 		began := time.Now() // the shards of one number are one stop
@@ -173,9 +173,11 @@ func (p *Projection) checkpointShard(ctx context.Context, id int) error {
 	}); err != nil {
 		return fmt.Errorf("freeze shard %d: %w", id, err)
 	}
-	p.ckpt.held.Store(max(p.ckpt.held.Load(), int64(held)))
+	for longest := p.ckpt.held.Load(); int64(held) > longest && !p.ckpt.held.CompareAndSwap(longest, int64(held)); {
+		longest = p.ckpt.held.Load()
+	}
 	err := p.commit(c)
-	p.giveRoom(room)
+	p.giveRoom(id, room)
 	if err != nil {
 		return err
 	}
@@ -200,20 +202,20 @@ func (p *Projection) commit(c bucket.Checkpoint) error {
 	return nil
 }
 
-// takeRoom returns memory to encode states into. It grows to what the largest shard takes, and stays: in the worker nothing is allocated.
-func (p *Projection) takeRoom() []byte {
-	if b := p.ckpt.room.Swap(nil); b != nil {
+// takeRoom returns memory to encode the states of a shard into. It grows to what the largest shard takes, and stays: in the worker nothing is allocated.
+func (p *Projection) takeRoom(id int) []byte {
+	if b := p.ckpt.rooms[id%len(p.workers)].Swap(nil); b != nil {
 		return (*b)[:0]
 	}
 	return nil
 }
 
 // giveRoom takes it back, once what was encoded into it is written.
-func (p *Projection) giveRoom(b []byte) {
+func (p *Projection) giveRoom(id int, b []byte) {
 	if spare := cap(b) - len(b); spare < len(b)/8 { // the next one may be a little larger
 		b = make([]byte, 0, len(b)+len(b)/4)
 	}
-	p.ckpt.room.Store(&b)
+	p.ckpt.rooms[id%len(p.workers)].Store(&b)
 }
 
 // freeze takes the state of a shard into a checkpoint, and moves its table to those that are on their way to disk. It is called
@@ -323,12 +325,12 @@ func (p *Projection) lastOf(w *worker) (failed error) {
 			continue
 		}
 		var c bucket.Checkpoint
-		room := p.freeze(&c, s, w.shelves[id], p.takeRoom())
+		room := p.freeze(&c, s, w.shelves[id], p.takeRoom(id))
 		for _, h := range w.hosted {
 			room = p.freeze(&c, h.shards[id], w.shelves[id], room)
 		}
 		err := p.commit(c)
-		p.giveRoom(room)
+		p.giveRoom(id, room)
 		if err != nil {
 			failed = cmp.Or(failed, err)
 			continue

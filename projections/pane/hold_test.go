@@ -38,11 +38,11 @@ func TestP7_FreezingAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	kept := n.panes.ckpt.room.Load()
+	kept := n.panes.ckpt.rooms[0].Load()
 	if err := n.panes.Checkpoint(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if now := n.panes.ckpt.room.Load(); kept == nil || &(*now)[:1][0] != &(*kept)[:1][0] {
+	if now := n.panes.ckpt.rooms[0].Load(); kept == nil || &(*now)[:1][0] != &(*kept)[:1][0] {
 		t.Error("a checkpoint does not use the room of the one before it")
 	}
 	if err := n.stop(); err != nil {

@@ -124,6 +124,7 @@ func (r *residents) Labels(ref log.SeriesRef) (labels.Labels, bool) {
 // know the dictionary already.
 func (p *Projection) Restore() (projections.Restored, error) {
 	p.workers = make([]*worker, p.opts.Workers)
+	p.ckpt.rooms = make([]atomic.Pointer[[]byte], p.opts.Workers)
 	for i := range p.workers {
 		p.workers[i] = newWorker(p)
 	}
