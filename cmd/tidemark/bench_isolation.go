@@ -32,9 +32,6 @@ const (
 	maxAskers        = 1000
 )
 
-// isolationConfig has panes for the loads, beside the exact copy.
-const isolationConfig = benchConfig
-
 // isolationFlags are the flags of bench isolation.
 type isolationFlags struct {
 	series, senders, askers int
@@ -60,7 +57,7 @@ func newBenchIsolation(group *kingpin.CmdClause) command {
 func (f *isolationFlags) run(ctx context.Context, b *bench) error {
 	return inScratch(func(dir string) (err error) {
 		b.step("starting a service in %s", dir)
-		c, err := startChild(ctx, dir, isolationConfig)
+		c, err := startChild(ctx, dir, benchConfig)
 		if err != nil {
 			return err
 		}

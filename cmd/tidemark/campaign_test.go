@@ -247,7 +247,7 @@ func runChunk(t *testing.T, m campaignMode, from, to uint64) chunkResult {
 func TestCampaign_Chunk(t *testing.T) {
 	out := os.Getenv("CAMPAIGN_CHUNK")
 	if out == "" {
-		t.Skip("a part of TestCampaign_Long")
+		t.Skip("CAMPAIGN_CHUNK is not set; TestCampaign_Long sets it for the process that it starts")
 	}
 	var from, to uint64
 	if _, err := fmt.Sscanf(os.Getenv("CAMPAIGN_SEEDS"), "%d-%d", &from, &to); err != nil {
