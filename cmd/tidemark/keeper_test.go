@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
+	"tidemark/log/logtest"
 	"tidemark/projections"
 	"tidemark/projections/bucket"
 	"tidemark/projections/pane"
@@ -38,6 +39,7 @@ type kept struct {
 	clock  atomic.Int64      // log time that has passed, ms
 	broken atomic.Bool       // writes of views and bases fail
 	crash  func(path string) // called before every operation that writes
+	photo  sync.Mutex        // held while crash images of the disk are taken
 	bounds limits
 	rng    *rand.Rand
 
@@ -50,9 +52,6 @@ func (k *kept) String() string { return "views that can break" }
 // MaybeError implements errorfs.Injector.
 func (k *kept) MaybeError(op errorfs.Op) error {
 	if k.crash != nil && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
-		if op.Kind == errorfs.OpLink {
-			return syscall.EXDEV // the disk in memory cannot be copied while it makes a link; so tables are copied
-		}
 		k.crash(op.Path)
 	}
 	if k.broken.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite && !strings.Contains(op.Path, "/log") {
@@ -70,7 +69,7 @@ func startKept(t *testing.T, bounds limits) *kept {
 func startKeptOn(t *testing.T, disk vfs.FS, bounds limits) *kept {
 	t.Helper()
 	k := &kept{index: series.New(), rng: rand.New(rand.NewPCG(1, 2)), bounds: bounds, done: make(chan error, 3)}
-	k.fs = errorfs.Wrap(disk, k)
+	k.fs = errorfs.Wrap(logtest.SerialLocks(disk, &k.photo), k)
 	fs := k.fs
 	var err error
 	if k.events, err = log.Open("/data/log", log.Options{
@@ -293,7 +292,6 @@ func TestKeeper_CrashEnumeration(t *testing.T) {
 	disk := vfs.NewCrashableMem()
 	k := startKeptOn(t, disk, limits{age: 40 * time.Second})
 	var images []image
-	var mu sync.Mutex
 	ops := 0
 	rng := rand.New(rand.NewPCG(5, 9))
 	want := make(map[log.Seq]string) // by head
@@ -302,8 +300,8 @@ func TestKeeper_CrashEnumeration(t *testing.T) {
 		k.checkpoint(t)
 		want[k.events.Head()] = k.digest(t)
 		k.crash = func(path string) {
-			mu.Lock()
-			defer mu.Unlock()
+			k.photo.Lock()
+			defer k.photo.Unlock()
 			if ops++; ops%3 == 0 {
 				percent := 60 * (ops % 2)
 				images = append(images, image{disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rng}), path})
@@ -312,9 +310,9 @@ func TestKeeper_CrashEnumeration(t *testing.T) {
 		if err := k.keep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		mu.Lock()
+		k.photo.Lock()
 		images = append(images, image{disk.CrashClone(vfs.CrashCloneCfg{}), "the end"})
-		mu.Unlock()
+		k.photo.Unlock()
 		k.crash = nil
 	}
 	if k.truncations.Load() != 2 {

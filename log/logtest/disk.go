@@ -8,8 +8,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// SerialLocks returns fs with its file locks taken under mu, the mutex of whatever takes crash images of it. A vfs.MemFS reads-locks a
-// mutex of its own twice while it locks a file, and would wait for ever for an image that was begun in between.
+// SerialLocks returns fs for whoever takes crash images of it with mu held. While a vfs.MemFS locks, links or reuses a file, it read-locks a
+// mutex of its own twice, and would wait for ever for an image that was begun in between: these operations are done with mu held too.
 func SerialLocks(fs vfs.FS, mu sync.Locker) vfs.FS { return serialLocks{fs, mu} }
 
 type serialLocks struct {
@@ -22,4 +22,18 @@ func (f serialLocks) Lock(name string) (io.Closer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.FS.Lock(name)
+}
+
+// Link implements vfs.FS.
+func (f serialLocks) Link(oldname, newname string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.FS.Link(oldname, newname)
+}
+
+// ReuseForWrite implements vfs.FS.
+func (f serialLocks) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.FS.ReuseForWrite(oldname, newname, category)
 }
