@@ -1,8 +1,10 @@
 package remotewrite
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -91,7 +93,7 @@ func fuzzScan(f *testing.F, seeds [][]byte, fields []madeField, compare func(*di
 
 // saveCounts leaves what a process of a long run has compared in the directory that FUZZ_COUNTS names, in a file of its own.
 // Without that it does nothing.
-func saveCounts(f *testing.F, counts map[string]uint64) {
+func saveCounts(t testing.TB, counts map[string]uint64) {
 	dir := os.Getenv("FUZZ_COUNTS")
 	if dir == "" || counts["executions"] == 0 {
 		return
@@ -101,7 +103,7 @@ func saveCounts(f *testing.F, counts map[string]uint64) {
 		err = os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.json", os.Getpid())), b, 0o600)
 	}
 	if err != nil {
-		f.Error(err)
+		t.Error(err)
 	}
 }
 
@@ -135,6 +137,56 @@ func TestR1_TapesMakeRequests(t *testing.T) {
 			for _, what := range v.holds {
 				if c[what] < n/20 {
 					t.Errorf("%s: %d, too few to mean much", what, c[what])
+				}
+			}
+		})
+	}
+}
+
+var (
+	longTapes     = flag.Uint64("tapes", 0, "executions of each target in TestR1_Tapes_Long")
+	longTapesSeed = flag.Uint64("tapes-seed", 1, "where they begin")
+)
+
+// TestR1_Tapes_Long is FuzzScan and FuzzScan2 without what the fuzzer learns: new tapes, tapes of the seeds with bytes changed, and
+// bodies of the seeds that are damaged. It is several times as fast: `make fuzz-scan TAPES=1`.
+func TestR1_Tapes_Long(t *testing.T) {
+	if *longTapes == 0 {
+		t.Skip("-tapes is not set; `make fuzz-scan TAPES=1` sets it")
+	}
+	for target, v := range map[string]struct {
+		seeds   [][]byte
+		fields  []madeField
+		compare func(*differ, []byte) (verdict, error)
+	}{
+		"FuzzScan":  {seeds1(t), request1Fields, (*differ).compare1},
+		"FuzzScan2": {seeds2(t), request2Fields, (*differ).compare2},
+	} {
+		t.Run(target, func(t *testing.T) {
+			d, m := newDiffer(), &maker{fields: v.fields}
+			r := rand.New(rand.NewPCG(*longTapesSeed, 8))
+			var input []byte
+			defer func() {
+				if p := recover(); p != nil {
+					panic(fmt.Sprintf("%v\nthe input: %x", p, input))
+				}
+				saveCounts(t, d.counts())
+			}()
+			for n := range *longTapes {
+				input = input[:0]
+				if n%2 == 0 {
+					for range 2 + r.IntN(48) {
+						input = binary.LittleEndian.AppendUint64(input, r.Uint64())
+					}
+					input[0] |= 1
+				} else {
+					seed := v.seeds[r.IntN(len(v.seeds))]
+					input = append(input, seed[0])
+					input = append(input, damage(r, append([]byte(nil), seed[1:]...))...)
+				}
+				body := bodyOf(m, input)
+				if _, err := v.compare(d, body); err != nil {
+					t.Fatalf("execution %d: %v\nthe input: %x\nthe body: %x", n, err, input, body)
 				}
 			}
 		})
