@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/log"
+	"tidemark/projections"
 	"tidemark/projections/bucket"
 )
 
@@ -25,6 +26,10 @@ const (
 	// at least roundPerSeries samples of each.
 	roundSamples   = 4 << 20
 	roundPerSeries = 64
+
+	// maxLate is by how many steps a turn may be late before no more samples are taken, and maxHold for how long they are not.
+	maxLate = 4
+	maxHold = time.Second
 )
 
 // checkpointStats is what metrics and truncation read of checkpoints.
@@ -42,12 +47,13 @@ type checkpointStats struct {
 // LongestHold returns for how long at most a worker stood still for a checkpoint, in the last round of all shards.
 func (p *Projection) LongestHold() time.Duration { return time.Duration(p.ckpt.longest.Load()) }
 
-// pacing makes checkpoints come sooner where many samples are folded.
+// pacing makes checkpoints come sooner where many samples are folded, and samples later where checkpoints do not keep up with them.
 type pacing struct {
 	fed   atomic.Int64  // samples that the workers were given
-	taken atomic.Int64  // of them, those that had been given when the last shard's turn came
+	taken atomic.Int64  // of them, those that had been given when a shard's turn came last
 	step  atomic.Int64  // samples from one shard's turn to the next, at most
 	due   chan struct{} // has room for one
+	turn  projections.Signal
 }
 
 // feed counts samples, and says when the next shard's turn has come.
@@ -57,6 +63,30 @@ func (c *pacing) feed(samples int64) {
 		case c.due <- struct{}{}:
 		default:
 		}
+	}
+}
+
+// take begins a turn, and returns how many shards it is for: as many as are due, one at least, most at most.
+func (c *pacing) take(most int) int {
+	fed := c.fed.Load()
+	late := fed - c.taken.Swap(fed)
+	c.turn.Fire()
+	return int(max(1, min(int64(most), late/max(1, c.step.Load()))))
+}
+
+// hold waits for the next turn if that is late by maxLate steps: a replay reads faster than a disk may write, and what has closed and is
+// not written takes memory. It never waits for longer than maxHold, as a disk that hangs must not end the fold.
+func (c *pacing) hold(ctx context.Context) {
+	turn := c.turn.Wait()
+	if c.fed.Load()-c.taken.Load() < maxLate*c.step.Load() {
+		return
+	}
+	limit := time.NewTimer(maxHold)
+	defer limit.Stop()
+	select {
+	case <-turn:
+	case <-limit.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -83,36 +113,42 @@ func (p *Projection) CheckpointFailures() uint64 { return p.ckpt.failures.Load()
 // Waiting returns the bytes of closed buckets, records of evicted series and hashes of writes that checkpoints have tried, and failed so far, to write.
 func (p *Projection) Waiting() int64 { return p.waiting.Load() + p.recent.spilled() }
 
-// checkpointLoop writes one shard after the other, spread over the interval or over so many samples, and flushes after each round. One
-// shard alone stands still at a time, and other shards of its worker are folded before the next one is frozen. A failure is
-// logged and counted, and the shard is tried again in the next round; what it closed stays readable in memory.
+// checkpointLoop writes one shard after the other, spread over the interval or over so many samples, and flushes after each round. Where
+// turns come too late for the samples, that is one shard of each worker at a time. One alone stands still in a worker, and its other shards
+// are folded before the next one is frozen. A failure is logged and counted, and the shard is tried again in the next round; what it closed
+// stays readable in memory.
 func (p *Projection) checkpointLoop(ctx context.Context) error {
 	pace := time.NewTicker(max(p.opts.CheckpointInterval/Shards, time.Millisecond))
 	defer pace.Stop()
 	for {
 		p.pacing.step.Store(max(p.opts.roundSamples, roundPerSeries*int64(p.index.Len())) / Shards)
-		var firstErr error
-		for id := range Shards {
+		var round errgroup.Group // keeps the first error
+		for id := 0; id < Shards; {
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-pace.C:
 			case <-p.pacing.due:
 			}
-			p.pacing.taken.Store(p.pacing.fed.Load())
-			if err := p.checkpointShard(ctx, id); err != nil && firstErr == nil {
-				firstErr = err
+			var turn errgroup.Group
+			shards := p.pacing.take(min(len(p.workers), Shards-id))
+			for i := range shards {
+				turn.Go(func() error { return p.checkpointShard(ctx, id+i) })
 			}
+			err := turn.Wait()
+			id += shards
+			round.Go(func() error { return err })
 		}
-		if firstErr == nil {
-			firstErr = p.flush(ctx)
+		err := round.Wait()
+		if err == nil {
+			err = p.flush(ctx)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case firstErr != nil:
+		case err != nil:
 			n := p.ckpt.failures.Add(1)
-			p.logger.Error("checkpoint failed", "projection", p.Name(), "consecutive", n, "err", firstErr)
+			p.logger.Error("checkpoint failed", "projection", p.Name(), "consecutive", n, "err", err)
 		default:
 			p.ckpt.failures.Store(0)
 			p.ckpt.rounds.Add(1)
@@ -140,15 +176,11 @@ func (p *Projection) Checkpoint(ctx context.Context) error {
 	return p.flush(ctx)
 }
 
-// visitShard runs f in the worker that owns the shard, and waits for it.
+// visitShard runs f in the worker that owns the shard, behind the batch that it is at, and waits for it. What stands in the worker's queue
+// does not come first: in a replay the queue is always full, and a round of checkpoints, with two visits a shard, would take for ever.
 func (p *Projection) visitShard(ctx context.Context, id int, f func(*Shard, *shelf)) error {
 	done := make(chan struct{}, 1)
-	visit := func(s *Shard, sh *shelf) {
-		if s.id == id {
-			f(s, sh)
-		}
-	}
-	if err := p.sendTo(ctx, p.workers[id%len(p.workers)], message{visit: visit, done: done}); err != nil {
+	if err := p.postVisit(ctx, id, f, done); err != nil {
 		return err
 	}
 	select {
@@ -159,6 +191,15 @@ func (p *Projection) visitShard(ctx context.Context, id int, f func(*Shard, *she
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// postVisit is visitShard for who does not wait: f runs before any other visit of the shard that is posted later.
+func (p *Projection) postVisit(ctx context.Context, id int, f func(*Shard, *shelf), done chan<- struct{}) error {
+	return p.sendTo(ctx, p.workers[id%len(p.workers)].visits, message{done: done, visit: func(s *Shard, sh *shelf) {
+		if s.id == id {
+			f(s, sh)
+		}
+	}})
 }
 
 // checkpointShard freezes a shard in its worker, writes it beside it, and drops what was written from memory (P7).
@@ -181,7 +222,7 @@ func (p *Projection) checkpointShard(ctx context.Context, id int) error {
 	if err != nil {
 		return err
 	}
-	if err := p.visitShard(ctx, id, func(s *Shard, sh *shelf) { p.release(s, sh, &c) }); err != nil {
+	if err := p.postVisit(ctx, id, func(s *Shard, sh *shelf) { p.release(s, sh, &c) }, make(chan struct{}, 1)); err != nil {
 		return fmt.Errorf("release shard %d: %w", id, err)
 	}
 	return nil

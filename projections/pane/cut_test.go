@@ -67,7 +67,7 @@ func TestReadGivesUpWithItsContext(t *testing.T) {
 	// The only worker is busy, and its queue is full.
 	busy, idle := make(chan struct{}), make(chan struct{})
 	done := make(chan struct{}, 1)
-	if err := n.panes.sendTo(ctx, n.panes.workers[0], message{visit: func(s *Shard, _ *shelf) {
+	if err := n.panes.sendTo(ctx, n.panes.workers[0].queue, message{visit: func(s *Shard, _ *shelf) {
 		if s.id == 0 {
 			close(busy)
 			<-idle
@@ -77,7 +77,7 @@ func TestReadGivesUpWithItsContext(t *testing.T) {
 	}
 	<-busy
 	for range queuedBatches {
-		must(0, n.panes.sendTo(ctx, n.panes.workers[0], message{events: []*log.Event{}}))(t)
+		must(0, n.panes.sendTo(ctx, n.panes.workers[0].queue, message{events: []*log.Event{}}))(t)
 	}
 	var wg sync.WaitGroup
 	for range 3 { // one in its turn, the others before it
@@ -105,7 +105,7 @@ func TestR2_WorkerFailsWhileTheFeederBlocks(t *testing.T) {
 	must(n.barrier(ctx, 0))(t)
 	busy, idle := make(chan struct{}), make(chan struct{})
 	done := make(chan struct{}, 1)
-	if err := n.panes.sendTo(ctx, n.panes.workers[0], message{visit: func(s *Shard, _ *shelf) {
+	if err := n.panes.sendTo(ctx, n.panes.workers[0].queue, message{visit: func(s *Shard, _ *shelf) {
 		if s.id == 0 {
 			close(busy)
 			<-idle

@@ -1,12 +1,17 @@
 package pane
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
@@ -104,6 +109,127 @@ func TestManySamplesBringCheckpointsForward(t *testing.T) {
 			must(n.write(ctx, sample{labels.FromStrings("__name__", "m"), int64(last), 1}))(t)
 		}
 	}
+	if err := n.stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A checkpoint does not wait for what stands in a worker's queue: in a replay that is always full.
+func TestAVisitOfAShardComesBeforeTheQueue(t *testing.T) {
+	ctx := testContext(t)
+	n := mustNode(t, vfs.NewMem(), Options{Workers: 1, CheckpointInterval: -1})
+	plan := must(n.log.Append(ctx, benchPlan()))(t)
+	if err := n.runner.Wait(ctx, plan); err != nil {
+		t.Fatal(err)
+	}
+	w := n.panes.workers[0]
+	busy, idle, done := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
+	if err := n.panes.sendTo(ctx, w.queue, message{done: done, visit: func(s *Shard, _ *shelf) {
+		if s.id == 0 {
+			close(busy)
+			<-idle
+		}
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	<-busy
+	last := must(n.write(ctx, sample{labels.FromStrings("__name__", "m"), 1, 1}))(t)
+	for len(w.queue) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	var at log.Seq
+	visited := make(chan error, 1)
+	go func() {
+		visited <- n.panes.visitShard(ctx, 5, func(s *Shard, _ *shelf) { at = s.seq })
+	}()
+	for len(w.visits) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	close(idle)
+	if err := <-visited; err != nil || at != plan {
+		t.Errorf("the visit came at %d, %v; in the queue stood %d", at, err, last)
+	}
+	if err := n.stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Samples wait for a turn that is late, as long as maxHold at most, and a turn that is late takes a shard of each worker.
+func TestSamplesWaitForALateTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := pacing{due: make(chan struct{}, 1)}
+		c.step.Store(10)
+		held := func(samples int64) time.Duration {
+			began := time.Now()
+			c.feed(samples)
+			c.hold(t.Context())
+			return time.Since(began)
+		}
+		if d := held(maxLate*10 - 1); d != 0 {
+			t.Errorf("held for %v before a turn was late", d)
+		}
+		if d := held(1); d != maxHold {
+			t.Errorf("held for %v while no turn came", d)
+		}
+		time.AfterFunc(maxHold/2, func() {
+			if n := c.take(3); n != 3 {
+				t.Errorf("%d shards in a turn that is %d steps late and may take 3", n, maxLate)
+			}
+		})
+		if d := held(1); d != maxHold/2 {
+			t.Errorf("held for %v; the turn came after %v", d, maxHold/2)
+		}
+		if d := held(1); d != 0 {
+			t.Errorf("held for %v behind a turn", d)
+		}
+		if n := c.take(3); n != 1 {
+			t.Errorf("%d shards in a turn that is not late", n)
+		}
+	})
+}
+
+// A replay keeps little of what it has closed in memory, however long the log is and slow the disk: it waits for the checkpoints.
+func TestAReplayHoldsLittle(t *testing.T) {
+	const perEvent, events, rounds = 8, 16_000, 32
+	ctx := testContext(t)
+	disk := vfs.NewMem()
+	n := mustNode(t, disk, Options{CheckpointInterval: -1})
+	must(n.log.Append(ctx, planOf(t, named("m", 1000))))(t)
+	b := make([]sample, perEvent)
+	for i := range int64(events) {
+		for k := range b {
+			b[k] = sample{labels.FromStrings("__name__", "m", "k", fmt.Sprint(k)), 1000 * i, 1}
+		}
+		must(n.write(ctx, b...))(t)
+	}
+	head := n.log.Head()
+	if err := errors.Join(n.stop(), disk.RemoveAll("/data/views")); err != nil {
+		t.Fatal(err)
+	}
+	slow := errorfs.Wrap(disk, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, ".sst") {
+			time.Sleep(50 * time.Millisecond)
+		}
+		return nil
+	}))
+	n = mustNode(t, slow, Options{CheckpointInterval: time.Hour, roundSamples: perEvent * events / rounds})
+	var most, all int64
+	for replayed := false; !replayed; {
+		var held atomic.Int64 // by several workers
+		seq := must(n.panes.cut(ctx, func(s *Shard, sh *shelf) {
+			held.Add(int64(s.table.Len()))
+			for _, t := range sh.leaving {
+				held.Add(int64(t.Len()))
+			}
+		}))(t)
+		most = max(most, held.Load())
+		replayed = seq >= head
+	}
+	all = perEvent * (events - 1)
+	if most > all/4 {
+		t.Errorf("%d of %d buckets were in memory at one time; a round of checkpoints is for %d", most, all, all/rounds)
+	}
+	t.Logf("%d of %d buckets at most", most, all)
 	if err := n.stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -187,6 +187,9 @@ func (p *Projection) Apply(ctx context.Context, events []*log.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
+	if p.opts.CheckpointInterval > 0 && p.ckpt.failures.Load() == 0 {
+		p.pacing.hold(ctx)
+	}
 	if err := p.enter(ctx); err != nil {
 		return err
 	}
@@ -244,16 +247,16 @@ func (p *Projection) leave() { <-p.turn }
 // send puts a message into every worker's queue, in turn.
 func (p *Projection) send(ctx context.Context, m message) error {
 	for _, w := range p.workers {
-		if err := p.sendTo(ctx, w, m); err != nil {
+		if err := p.sendTo(ctx, w.queue, m); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *Projection) sendTo(ctx context.Context, w *worker, m message) error {
+func (p *Projection) sendTo(ctx context.Context, to chan<- message, m message) error {
 	select {
-	case w.queue <- m:
+	case to <- m:
 		return nil
 	case <-p.failed:
 		return p.err()

@@ -79,6 +79,7 @@ func (sh *shelf) visible() uint64 { return uint64(max(sh.pieceSeq, sh.taken)) }
 type worker struct {
 	p       *Projection
 	queue   chan message
+	visits  chan message // of one shard: they come before what stands in the queue
 	shards  group
 	shelves [Shards]*shelf
 	hosted  []*hosted // by generation
@@ -86,7 +87,7 @@ type worker struct {
 }
 
 func newWorker(p *Projection) *worker {
-	return &worker{p: p, queue: make(chan message, queuedBatches)}
+	return &worker{p: p, queue: make(chan message, queuedBatches), visits: make(chan message, 1)}
 }
 
 // own gives the worker a shard, before it runs.
@@ -98,13 +99,19 @@ func (w *worker) own(s *Shard) {
 // run takes messages until ctx ends or an event cannot be applied.
 func (w *worker) run(ctx context.Context) error {
 	for {
+		var m message
 		select {
-		case <-ctx.Done():
-			return nil
-		case m := <-w.queue:
-			if err := w.take(m); err != nil {
-				return w.p.fail(err)
+		case m = <-w.visits:
+		default:
+			select {
+			case <-ctx.Done():
+				return nil
+			case m = <-w.visits:
+			case m = <-w.queue:
 			}
+		}
+		if err := w.take(m); err != nil {
+			return w.p.fail(err)
 		}
 	}
 }

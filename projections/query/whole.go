@@ -53,7 +53,7 @@ func newWholes(all []*material) *wholes {
 			continue
 		}
 		expr, err := p.ParseExpr(m.Expr)
-		if err != nil || !wholeNode(expr) && !selection(expr) {
+		if err != nil || !wholeNode(expr) && !selection(expr) || movingSelection(expr) {
 			continue
 		}
 		w.exact[m.Expr] = append(w.exact[m.Expr], m)
@@ -91,6 +91,19 @@ func wholeNode(e parser.Expr) bool {
 func selection(e parser.Expr) bool {
 	n, ok := e.(*parser.AggregateExpr)
 	return ok && slices.Contains([]parser.ItemType{parser.TOPK, parser.BOTTOMK, parser.LIMITK, parser.LIMIT_RATIO}, n.Op)
+}
+
+// movingSelection says whether anything in e selects a number of series that may be another at each step. The engine looks at these over
+// all steps of a request before it selects at any: whether it fails, or says something, hangs on steps that a record tells apart.
+func movingSelection(e parser.Expr) (moving bool) {
+	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+		if of, ok := n.(parser.Expr); ok && selection(of) {
+			_, fixed := constant(of.(*parser.AggregateExpr).Param)
+			moving = moving || !fixed
+		}
+		return nil
+	})
+	return moving
 }
 
 // leafShape prints a leaf without its matchers, and returns these; ok is false if e is no leaf.
@@ -169,9 +182,12 @@ func (w *wholes) find(r *rewriter, slot *parser.Expr, s steps) *leaf {
 }
 
 // best replaces what the root of an instant query selects from by what is recorded of the selection: the engine selects all of that, and
-// puts it in order.
+// puts it in order. Of groups a record does not tell which is first: that in which the first series is, which may not be selected.
 func (w *wholes) best(r *rewriter, n *parser.AggregateExpr, s steps) *leaf {
 	if _, literal := n.Param.(*parser.NumberLiteral); !literal || n.Op != parser.TOPK && n.Op != parser.BOTTOMK {
+		return nil
+	}
+	if n.Without || len(n.Grouping) > 0 {
 		return nil
 	}
 	for _, m := range w.exact[n.String()] {

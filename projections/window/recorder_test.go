@@ -2,6 +2,7 @@ package window_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -222,6 +223,72 @@ func TestW5_DigestAndRestart(t *testing.T) {
 	r.write(one("m", "a", 49_000, 1000))
 	r.setPlan(p)
 	r.expect(at("m_sum", 60_000), 0, 1)
+}
+
+// TestW1_WholesThatAreNone holds that a selection is not read from its record where it may be another than that of the expression: the
+// engine looks at k over all steps of a range before it selects at any, and gives the groups of a vector the order in which their first
+// series come, selected or not.
+func TestW1_WholesThatAreNone(t *testing.T) {
+	r := newRig(t)
+	defer r.stop()
+	r.configure(`
+materializations:
+  - {name: moving, expr: 'topk(scalar(sum(k)), m_total)', every: 15s, layout: full_window}
+  - {name: within, expr: 'sum by (i) (limitk(scalar(sum(k)) - 1, m_total))', every: 15s, layout: full_window}
+  - {name: constant, expr: 'topk(3 - 1, m_total)', every: 15s, layout: full_window}
+  - {name: grouped, expr: 'topk by (j) (1, m_total)', every: 15s, layout: full_window}
+  - {name: remaining, expr: 'bottomk without (i) (1, -m_total)', every: 15s, layout: full_window}
+  - {name: planned, expr: 'sum(k) + sum(m_total)', every: 15s}
+`)
+	m := func(i, j string, v float64) querytest.Series {
+		return querytest.Series{
+			Labels: labels.FromStrings("__name__", "m_total", "i", i, "j", j),
+			T:      []int64{5000, 20_000, 35_000, 50_000}, V: []float64{v, v, v, v},
+		}
+	}
+	r.write(m("a", "y", 1), m("b", "x", 5), m("c", "y", 9), one("k", "a", 5000, 1, 20_000, 2, 35_000, math.Inf(-1), 50_000, 0))
+	r.barrier(60_000)
+	r.settle()
+	var written []querytest.Series
+	for _, w := range r.ledger {
+		written = append(written, *w)
+	}
+	for _, c := range []struct {
+		expr string
+		of   int // the steps of a range, for each that is read from the record 1
+	}{
+		{"topk(scalar(sum(k)), m_total)", 0},
+		{"sum by (i) (limitk(scalar(sum(k)) - 1, m_total))", 0},
+		{"topk(3 - 1, m_total)", 1},
+		{"topk by (j) (1, m_total)", 1},
+		{"bottomk without (i) (1, -m_total)", 1},
+	} {
+		r.same(over(c.expr, 15_000, 30_000, 15_000), written, 2*c.of)
+		r.same(over(c.expr, 15_000, 60_000, 15_000), written, 4*c.of)
+		r.same(over(c.expr, 45_000, 60_000, 15_000), written, 2*c.of) // no k selects anything
+		for _, t := range []int64{15_000, 45_000, 60_000} {
+			q := at(c.expr, t)
+			q.Terms.Ordered = true
+			r.same(q, written, 0)
+		}
+	}
+}
+
+// same holds that the engine answers as the oracle does over all, or with the same error, and reads so many steps from records.
+func (r *rig) same(q oracle.Query, all []querytest.Series, recorded int) {
+	r.t.Helper()
+	res, err := ask(r.ctx, r.engine, q)
+	got := oracle.Outcome{Err: err}
+	if err == nil {
+		defer res.Close()
+		got = oracle.Outcome{Value: res.Value, Warnings: res.Warnings, Infos: res.Infos}
+		if res.Stats.Recorded != recorded {
+			r.t.Errorf("%s: %d steps recorded, want %d", q, res.Stats.Recorded, recorded)
+		}
+	}
+	if err := oracle.Compare(got, oracle.Ask(r.ctx, oracle.NewEngine(50_000_000), oracle.Storage(all), q), q.Terms); err != nil {
+		r.t.Errorf("%s: %v", q, err)
+	}
 }
 
 // TestW1_Wholes holds that the expression of a record is read from it wherever it stands, with matchers on its output labels and
