@@ -30,10 +30,10 @@ func (l *leaf) turnRaw(why *MissError) {
 }
 
 // standsIn says whether samples of the exact source may be read where panes of m cannot tell. The engine's ranges own their right edge
-// alone, and what is read by name is floats.
+// alone, the exact source has what m was told to drop, and what is read by name is floats.
 func (d *demand) standsIn(m *material, why *MissError) bool {
-	left := func(s stream) bool { return s.Closed == plan.Left }
-	return d.copied && d.engine.opts.Exact != nil && why.Reason != ReasonNativeHistogram && !slices.ContainsFunc(m.streams, left)
+	other := func(s stream) bool { return s.Closed == plan.Left || s.Late == plan.Drop }
+	return d.copied && d.engine.opts.Exact != nil && why.Reason != ReasonNativeHistogram && !slices.ContainsFunc(m.streams, other)
 }
 
 // copyLeaf leaves a leaf of a run of m to the exact source.

@@ -50,7 +50,7 @@ func newIndex(p *plan.Plan, used func(name string) *uses) (*index, error) {
 		}
 	}
 	x.names = p.Named()
-	var made []*material
+	var made []*material // that may stand in for PromQL
 	for i := range p.Materializations {
 		m := &material{Materialization: &p.Materializations[i], plan: p}
 		m.uses = used(m.Name)
@@ -63,7 +63,9 @@ func newIndex(p *plan.Plan, used func(name string) *uses) (*index, error) {
 			}
 		}
 		x.materials[m.ReadAs()] = append(x.materials[m.ReadAs()], m)
-		made = append(made, m)
+		if !x.covered(m) {
+			made = append(made, m)
+		}
 	}
 	x.wholes = newWholes(made)
 	return x, nil
@@ -108,12 +110,32 @@ func (x *index) candidates(l *leaf, own *material) ([]stream, *MissError) {
 	case len(fit) > 0 && own != nil:
 		return fit[:1], nil
 	case len(fit) > 0:
-		return fit, nil
+		return keepingLate(fit), nil
 	case offGrid != "":
 		return nil, l.miss(ReasonOffGrid, "%s", offGrid)
 	default:
 		return nil, l.miss(ReasonNoMaterialization, "no stream of the plan covers this selector")
 	}
+}
+
+// keepingLate leaves out streams that drop late samples where others keep them: what was dropped leaves no mark, so that those would
+// answer where these say that they lack something.
+func keepingLate(fit []stream) []stream {
+	drops := func(s stream) bool { return s.Late == plan.Drop }
+	if kept := slices.DeleteFunc(slices.Clone(fit), drops); len(kept) > 0 {
+		return kept
+	}
+	return fit
+}
+
+// covered says whether late samples that a stream of m drops are kept by another, which answers wherever that stream does.
+func (x *index) covered(m *material) bool {
+	return slices.ContainsFunc(m.streams, func(s stream) bool {
+		return s.Late == plan.Drop && slices.ContainsFunc(x.streams, func(o stream) bool {
+			return o.Late != plan.Drop && narrower(s.matchers, o.matchers) &&
+				s.PaneMillis%o.PaneMillis == 0 && (s.OriginMillis-o.OriginMillis)%o.PaneMillis == 0
+		})
+	})
 }
 
 // offGrid says why l's windows are not made of whole panes of s, or returns "".
