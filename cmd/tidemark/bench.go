@@ -66,6 +66,8 @@ func newBench(app *kingpin.Application) []command {
 	return []command{
 		newBenchPeers(group),
 		newBenchIsolation(group),
+		newBenchGrowth(group),
+		newBenchMemory(group),
 		sub("write", "Write for a time, then check that everything acknowledged is there.", func(c *kingpin.CmdClause, f *benchFlags) {
 			f.urlFlag(c)
 			f.loadFlags(c, 2000)

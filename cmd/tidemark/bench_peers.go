@@ -238,6 +238,7 @@ type peerRun struct {
 	write, small    float64 // samples/s
 	p99             time.Duration
 	cpu             float64 // s per million samples, of the large requests
+	step            float64 // s of CPU that a step of all series takes until everything is recorded
 	bytes           float64 // on disk, per sample, after a clean stop
 	instant, ranged [8]asked
 	answers         [8]int // series of each range answer
@@ -329,6 +330,7 @@ func (f *peerFlags) measure(ctx context.Context, b *bench, p *peer) (*peerRun, e
 			if err := p.settle(ctx, s); err != nil {
 				return err
 			}
+			r.step = (c.processor() - cpu).Seconds() / float64(rounds)
 			return f.ask(ctx, p, s, l.start+rounds*every.Milliseconds(), r)
 		})
 		if err != nil {
@@ -486,6 +488,7 @@ func printPeers(w io.Writer, f *peerFlags, names []string, runs map[string][]pee
 	row("acknowledged and applied, 100 a request, 16 senders, k samples/s", "%.0f", true, func(r *peerRun) float64 { return r.small / 1000 })
 	row("a request of 2,000, p99 ms", "%.1f", false, func(r *peerRun) float64 { return milliseconds(r.p99) })
 	row("CPU s per million samples", "%.2f", false, func(r *peerRun) float64 { return r.cpu })
+	row("CPU ms per step of all series, until everything is recorded", "%.1f", false, func(r *peerRun) float64 { return r.step * 1000 })
 	row("bytes on disk per sample", "%.2f", false, func(r *peerRun) float64 { return r.bytes })
 	for i, expr := range dashboard {
 		row("`"+expr+"`, instant, p50 ms", "%.2f", false, func(r *peerRun) float64 { return milliseconds(r.instant[i].p50) })
