@@ -361,8 +361,11 @@ func (v *evaluation) fill(leaves []*leaf, read map[*leaf]*Answer, values results
 		v.machine.Sketched = false
 		out, err := v.readLeaf(l, read[l])
 		var miss *MissError
+		if errors.As(err, &miss) {
+			l.passOver(miss)
+		}
 		switch {
-		case errors.As(err, &miss) && l.exact && l.chosen+1 >= len(l.streams):
+		case miss != nil && l.exact && l.chosen+1 >= len(l.streams):
 			l.turnRaw(miss)
 		case miss != nil:
 			return &leafMiss{l, miss}, nil

@@ -72,9 +72,17 @@ func newIndex(p *plan.Plan, used func(name string) *uses) (*index, error) {
 }
 
 func bestFirst(streams []stream) {
-	// The widest pane is the least to read. Among equals: the one that waits least, then the one that goes back furthest.
+	// What keeps late samples comes before what drops them. The widest pane is the least to read. Among equals: the one that waits least,
+	// then the one that goes back furthest.
+	drops := func(s stream) int {
+		if s.Late == plan.Drop {
+			return 1
+		}
+		return 0
+	}
 	slices.SortStableFunc(streams, func(a, b stream) int {
 		return cmp.Or(
+			cmp.Compare(drops(a), drops(b)),
 			cmp.Compare(b.PaneMillis, a.PaneMillis),
 			cmp.Compare(a.LatenessMillis, b.LatenessMillis),
 			cmp.Compare(b.RetentionMillis, a.RetentionMillis),
@@ -110,22 +118,12 @@ func (x *index) candidates(l *leaf, own *material) ([]stream, *MissError) {
 	case len(fit) > 0 && own != nil:
 		return fit[:1], nil
 	case len(fit) > 0:
-		return keepingLate(fit), nil
+		return fit, nil
 	case offGrid != "":
 		return nil, l.miss(ReasonOffGrid, "%s", offGrid)
 	default:
 		return nil, l.miss(ReasonNoMaterialization, "no stream of the plan covers this selector")
 	}
-}
-
-// keepingLate leaves out streams that drop late samples where others keep them: what was dropped leaves no mark, so that those would
-// answer where these say that they lack something.
-func keepingLate(fit []stream) []stream {
-	drops := func(s stream) bool { return s.Late == plan.Drop }
-	if kept := slices.DeleteFunc(slices.Clone(fit), drops); len(kept) > 0 {
-		return kept
-	}
-	return fit
 }
 
 // covered says whether late samples that a stream of m drops are kept by another, which answers wherever that stream does.

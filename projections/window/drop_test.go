@@ -64,4 +64,14 @@ materializations:
 			t.Errorf("%s: %g, want what was in time alone", expr, got)
 		}
 	}
+	// What begins later than what drops leaves it what was before.
+	r.configure(`
+correction_horizon: 2m
+materializations:
+  - {name: alone, expr: 'sum(sum_over_time(n[1m]))', every: 1m, layout: full_window, late: drop}
+  - {name: later, expr: 'count_over_time(n[15s])', every: 15s}
+`)
+	if got := value("sum(sum_over_time(n[1m]))", 300_000); got != 4 {
+		t.Errorf("%g of before anything keeps what is late", got)
+	}
 }
