@@ -55,26 +55,6 @@ func TestGridLocatesBelowZero(t *testing.T) {
 	}
 }
 
-// What a checkpoint has written counts at once, and not only when it has become a table.
-func TestBytesGrowWithTheWAL(t *testing.T) {
-	s := open(t, vfs.NewMem())
-	before := s.Bytes()
-	rng := rand.New(rand.NewPCG(5, 6))
-	state := make([]byte, 500_000)
-	for i := range state {
-		state[i] = byte(rng.Uint32()) // does not compress
-	}
-	if err := s.Commit(Checkpoint{Shard: 0, Seq: 1, State: state}); err != nil {
-		t.Fatal(err)
-	}
-	if after := s.Bytes(); after < before+uint64(len(state)) || after > before+uint64(len(state))+64<<10 {
-		t.Errorf("%d bytes before a checkpoint of %d and %d after it", before, len(state), after)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // P1: per series and end the newest pane wins: over entries of one table, over pieces, and tables over pieces. Marks stay.
 func TestP1_NewestWins(t *testing.T) {
 	s := open(t, vfs.NewMem())

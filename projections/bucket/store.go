@@ -404,11 +404,7 @@ func (s *Store) Newest() (uint64, error) {
 }
 
 // Bytes returns the size of the store's files.
-func (s *Store) Bytes() uint64 {
-	m := s.db.Metrics()
-	// Pebble counts the WAL that is being written as large as it was when it was opened, and that is nothing for a new file.
-	return m.DiskSpaceUsage() - m.WAL.PhysicalSize + max(m.WAL.PhysicalSize, m.WAL.Size)
-}
+func (s *Store) Bytes() uint64 { return s.db.Metrics().DiskSpaceUsage() }
 
 // Close flushes nothing: call Flush before for a clean stop.
 func (s *Store) Close() error {
