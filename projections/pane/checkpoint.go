@@ -157,7 +157,8 @@ func (p *Projection) checkpointLoop(ctx context.Context) error {
 	}
 }
 
-// Checkpoint writes every shard and makes it durable. Of each worker one shard stands still at a time.
+// Checkpoint writes every shard and makes it durable. Of each worker one shard stands still at a time. It is for whoever has the projection
+// write no checkpoints by itself: a shard is written by one at a time.
 func (p *Projection) Checkpoint(ctx context.Context) error {
 	var g errgroup.Group // one that fails does not keep the others from taking note of what they have written
 	for first := range p.workers {
