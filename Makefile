@@ -10,7 +10,7 @@ FUZZTIME  ?= 20000x
 RACE      := ./log ./projections ./projections/bucket ./projections/pane ./projections/query ./projections/window ./transport/...
 RACE_CMD  := TestDifferential|TestCase_C|TestG[0-9]
 
-.PHONY: build release test race lint fuzz-smoke campaign campaign-planted differential requests hostile vuln soak bench bench-peers demo clean
+.PHONY: build release test race lint fuzz-smoke campaign campaign-planted differential requests hostile fuzz-scan vuln soak bench bench-peers demo clean
 
 build:
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/tidemark ./cmd/tidemark
@@ -84,6 +84,19 @@ requests:
 	$(GO) test -c -o $(BIN)/requests.test ./cmd/tidemark
 	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') REQUESTS_COUNT=$(COUNT) REQUESTS_SEED=$(SEED) REQUESTS_DURATION=$(DURATION) \
 	  ../../$(BIN)/requests.test -test.run '^TestRandomRequests_Long$$' -test.v -test.timeout 0
+
+# The scanners of Remote Write beside the generated decoders of Prometheus: COUNT executions over both targets, or as many as DURATION lets it.
+# Go's fuzzer with coverage of the scanners and the decoders alone, since what it does for each execution grows with all that is instrumented;
+# TAPES=1: a loop over random inputs from SEED on. It appends a line for each target to the same ledger. Inputs that it learned are kept in
+# .bin/fuzz, and one that fails in transport/remotewrite/testdata/fuzz.
+TAPES     ?=
+FUZZ_SEEN := -gcflags=tidemark/transport/remotewrite=-d=libfuzzer -gcflags=github.com/prometheus/prometheus/prompb/...=-d=libfuzzer
+fuzz-scan:
+	$(GO) test -c $(if $(TAPES),,$(FUZZ_SEEN)) -o $(BIN)/fuzz-scan$(TAPES).test ./transport/remotewrite
+	$(GO) test -c -o $(BIN)/fuzz-ledger.test ./cmd/tidemark
+	cd cmd/tidemark && CAMPAIGN_COMMIT=$(shell git describe --always --dirty --abbrev=12 --exclude '*') FUZZ_COUNT=$(COUNT) FUZZ_SEED=$(SEED) FUZZ_DURATION=$(DURATION) \
+	  FUZZ_TAPES=$(TAPES) FUZZ_BINARY=$(CURDIR)/$(BIN)/fuzz-scan$(TAPES).test FUZZ_CACHE=$(CURDIR)/$(BIN)/fuzz \
+	  ../../$(BIN)/fuzz-ledger.test -test.run '^TestFuzz_Long$$' -test.v -test.timeout 0
 
 # Hostile connections over loopback beside a good writer: CONNECTIONS of them, or as many as DURATION lets it. It appends to the same ledger.
 CONNECTIONS ?= 100000

@@ -100,6 +100,7 @@ type ledgerLine struct {
 	Mode     string            `json:"mode"`
 	From     uint64            `json:"from"` // seeds, both included
 	To       uint64            `json:"to"`
+	Target   string            `json:"target,omitempty"` // of the fuzzer
 	Commit   string            `json:"commit"`
 	Seconds  int64             `json:"seconds"`
 	Counts   map[string]uint64 `json:"counts"`

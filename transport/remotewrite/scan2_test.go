@@ -131,33 +131,13 @@ func hasMetadata(body []byte, i int) bool {
 }
 
 func oracleRefs(refs []uint32, symbols []string) (ls []string, name string, why Reason) {
-	if len(refs)%2 != 0 {
-		return nil, "", ReasonOddReferences
-	}
-	if len(refs)/2 > limits2.maxCount {
-		return nil, "", ReasonTooManyLabels
-	}
-	named := false
-	for i := 0; i < len(refs); i += 2 {
-		if int(refs[i]) >= len(symbols) || int(refs[i+1]) >= len(symbols) {
-			return nil, "", ReasonReference
+	pairs, why := followRefs(nil, refs, symbols)
+	for _, l := range slices.Backward(pairs) {
+		if l.Name == "__name__" {
+			name = l.Value
 		}
-		n, v := symbols[refs[i]], symbols[refs[i+1]]
-		switch {
-		case len(n) > limits2.maxName:
-			return nil, "", ReasonLabelNameLength
-		case len(v) > limits2.maxValue:
-			if n == "" {
-				return nil, "", ReasonEmptyLabelName
-			}
-			return nil, "", ReasonLabelValueLength
-		}
-		if n == "__name__" && !named {
-			name, named = v, true
-		}
-		ls = append(ls, fmt.Sprintf("%q=%q", n, v))
 	}
-	return ls, name, reasonNone
+	return oracleLabels(pairs), name, why
 }
 
 // randomRequest2 builds a request with everything that version 2.0 knows, references that lead nowhere included.
@@ -335,40 +315,6 @@ func cut(body []byte) bool {
 		})
 	})
 	return found
-}
-
-func FuzzScan2(f *testing.F) {
-	for seed := range uint64(20) {
-		f.Add(marshal2(f, randomRequest2(rand.New(rand.NewPCG(seed, 3)))))
-	}
-	for _, hex := range []string{
-		"", "2200", "22002a00", "2a00", "2201782a00", "2a020801", "2a020a00", "2a030a01ff", "22002a042a020801", "2a0a0affffffffffffffffff01",
-	} {
-		f.Add(unhex(f, hex))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		compare2(t, body)
-		// Unchecked, the scanner must still end without leaving the body.
-		var table Symbols
-		if _, err := Count2(body); err != nil {
-			return
-		}
-		table.fill(body)
-		var s Scanner
-		s.Reset2(body, &table, limits2)
-		_, checkErr := Check2(body, &table)
-		for s.NextSeries() {
-			for _, ok := s.NextSample(); ok; _, ok = s.NextSample() {
-			}
-			for _, ok := s.NextHistogram(); ok; _, ok = s.NextHistogram() {
-			}
-			for _, _, ok := s.NextExemplar(nil); ok; _, _, ok = s.NextExemplar(nil) {
-			}
-		}
-		if checkErr == nil && s.Err() != nil {
-			t.Fatalf("checked, but the scanner stops: %v", s.Err())
-		}
-	})
 }
 
 // R2: a series has the same bytes in both versions, so that each finds what the other has defined.

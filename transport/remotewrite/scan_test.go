@@ -334,38 +334,6 @@ func checkLabelSets(t *testing.T, body []byte) {
 	}
 }
 
-func FuzzScan(f *testing.F) {
-	for seed := range uint64(20) {
-		f.Add(marshal(f, randomRequest(rand.New(rand.NewPCG(seed, 3)))))
-	}
-	for _, c := range wireCases {
-		b, err := hex.DecodeString(strings.ReplaceAll(c.body, " ", ""))
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b)
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		compare(t, body)
-		checkLabelSets(t, body)
-		// Unchecked, the scanner must still end without leaving the body.
-		var s Scanner
-		s.Reset(body, Counts{})
-		_, checkErr := Check(body)
-		for s.NextSeries() {
-			for _, ok := s.NextSample(); ok; _, ok = s.NextSample() {
-			}
-			for _, ok := s.NextHistogram(); ok; _, ok = s.NextHistogram() {
-			}
-			for _, _, ok := s.NextExemplar(nil); ok; _, _, ok = s.NextExemplar(nil) {
-			}
-		}
-		if checkErr == nil && s.Err() != nil {
-			t.Fatalf("checked, but the scanner stops: %v", s.Err())
-		}
-	})
-}
-
 // wireCases are bodies by hand: what a real decoder accepts or refuses.
 var wireCases = []struct {
 	name, body string
