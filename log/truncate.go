@@ -14,7 +14,7 @@ type origin struct {
 	floor  Seq   // first sequence that the log holds, or would hold
 	prev   Hash  // of the event before the floor; zero for a log that was never truncated
 	newest int64 // largest sample time in the events before the floor, ms; MinInt64: none, MaxInt64: not known
-	began  int64 // wall time of the first write before the floor, ms; MaxInt64: none, beganUnknown: not known
+	began  int64 // least sample time of the first write with samples before the floor, ms; MaxInt64: none, beganUnknown: not known
 }
 
 // beganUnknown stands where what was truncated was not looked at for its first write, or was damaged.
@@ -27,8 +27,8 @@ func newOrigin(m meta) *origin {
 	return &origin{floor: m.floor, prev: m.prev, newest: m.newest, began: m.began}
 }
 
-// Began returns the wall time of the first write that the log ever took, in ms: math.MaxInt64 if there was none yet, and math.MinInt64 if a
-// log that was truncated does not know. What others were sent before is not in it.
+// Began returns the least sample time of the first write that the log ever took, in ms: a sender begins with what it has just seen, and sends
+// everything from there on. It is math.MaxInt64 if there was no write yet, and math.MinInt64 if a log that was truncated does not know.
 func (l *Log) Began() (int64, error) {
 	l.began.Lock()
 	defer l.began.Unlock()
@@ -52,9 +52,9 @@ func (l *Log) Began() (int64, error) {
 			if err != nil {
 				return 0, fmt.Errorf("log: first write: %w", err)
 			}
-			if _, ok := e.Body.(*Write); ok {
-				l.began.at, l.began.known = e.WallTime, true
-				return e.WallTime, nil
+			if w, ok := e.Body.(*Write); ok && w.Oldest() < math.MaxInt64 {
+				l.began.at, l.began.known = w.Oldest(), true
+				return l.began.at, nil
 			}
 		}
 		if l.origin.Load() == o {
@@ -87,7 +87,7 @@ func (l *Log) below(seq Seq) error {
 // without Run, and beside appends and readers; a reader that has not come past through fails with a *TruncatedError.
 //
 // What goes is read a last time, for the largest sample time in it: whoever folds what is left from its beginning knows by it
-// from when on the samples are complete (Origin); and for the time of its first write (Began).
+// from when on the samples are complete (Origin); and for where its first write begins (Began).
 //
 // The new floor, the hash that the chain begins with, and the delete are one synced batch: a crash leaves the old log or the new.
 // The series of the dictionary stay until they are forgotten: see Retire. The space comes back by and by; Reclaim hastens it.
@@ -171,7 +171,7 @@ func (l *Log) lastLook(old *origin, through Seq) (newest, began int64, err error
 		if w, ok := e.Body.(*Write); ok {
 			newest = max(newest, w.Newest())
 			if began == math.MaxInt64 {
-				began = e.WallTime
+				began = w.Oldest()
 			}
 		}
 		if e.Seq == through {
