@@ -100,6 +100,8 @@ func TestListsSayWhatMayBeMissing(t *testing.T) {
 // recordedList has one recorded series.
 type recordedList struct{}
 
+func (recordedList) ReadsOwn(string) bool { return false }
+
 func (recordedList) RecordedSeries(context.Context, [][]*labels.Matcher, int64, int64, bool) ([]labels.Labels, []string, error) {
 	return []labels.Labels{labels.FromStrings("__name__", "rule", "team", "x")}, []string{"rule: why"}, nil
 }

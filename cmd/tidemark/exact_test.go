@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -297,4 +300,46 @@ func TestUpstreamDown(t *testing.T) {
 	if a.code != http.StatusBadGateway && a.code != http.StatusServiceUnavailable || !strings.Contains(a.Err.Error(), "no_materialization") {
 		t.Errorf("status %d, %v", a.code, a.Err)
 	}
+}
+
+// An upstream has no series under the name of an entry of the configuration file, and would say so with an empty success. It is asked for
+// everything else, also for what a rule records: it may have the same rules.
+func TestUpstreamIsNotAskedForWhatOnlyThisHas(t *testing.T) {
+	var asked atomic.Int64
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"status":"success","data":{"resultType":"vector","result":[]}}`)
+	}))
+	defer up.Close()
+	dir := t.TempDir()
+	rules := "groups: [{name: g, interval: 1m, rules: [{record: 'r:sum', expr: 'sum(sum_over_time(m[1m]))'}]}]\n"
+	if err := os.WriteFile(filepath.Join(dir, "r.yml"), []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v := startService(t, setup{dir: dir, config: panesOfAMinute + "rule_files: [r.yml]\nexact: {upstream: '" + up.URL + "'}\n"})
+	v.send(sent{"m", 30_000, 2})
+	v.barrier(60_000)
+	const unpublished = 180_000
+	for _, c := range []struct {
+		expr    string
+		forward bool
+	}{
+		{"m_sum", false}, {`sum({__name__="m_sum"}) + other`, false}, {`{__name__=~"m_sum|c_rate"}`, false},
+		{"sum_over_time(m[1m])", true}, {"other", true}, {"r:sum", true}, {`{__name__=~"m_sum|other"}`, true},
+	} {
+		before := asked.Load()
+		a := v.instant(c.expr, unpublished)
+		if forwarded := a.route == "upstream" && asked.Load() == before+1; forwarded != c.forward {
+			t.Errorf("%s: forwarded %t, route %q, %v", c.expr, forwarded, a.route, a.Err)
+		}
+		if !c.forward && (a.code != http.StatusUnprocessableEntity || a.miss == "") {
+			t.Errorf("%s: status %d, %v", c.expr, a.code, a.Err)
+		}
+	}
+	x := exchange{method: http.MethodGet, path: "/api/v1/query", params: [][2]string{{"query", "m_sum"}, {"time", "60"}}}
+	if _, told := x.ask(t, v.http, v.base, http.Header{"Cache-Control": {"no-store"}}); told.Get("X-Tidemark-Route") != "warm" {
+		t.Errorf("no-store: route %q", told.Get("X-Tidemark-Route"))
+	}
+	v.mustStop()
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -20,6 +21,7 @@ import (
 	promremote "github.com/prometheus/prometheus/storage/remote"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"tidemark/projections/query/oracle"
 	"tidemark/transport/api"
 )
 
@@ -297,6 +299,34 @@ groups:
 	v = v.restart()
 	v.wantMiss("own", touched, "late_uncorrectable")
 	v.want("own", clean, map[string]float64{`{__name__="own", job="a"}`: 4, `{__name__="own", job="b"}`: 40})
+	v.mustStop()
+}
+
+// What was told to drop late samples is not answered by name from the copy, which has them: it would be one thing at a step and another
+// once panes can tell. The same expression is PromQL, and has them.
+func TestNamesThatDropWhatIsLateAreNotReadFromTheCopy(t *testing.T) {
+	v := startService(t, setup{config: `
+correction_horizon: 1m
+materializations:
+  - {name: spread, expr: 'stddev_over_time(m[1m])', every: 1m, late: drop}
+  - {name: kept, expr: 'stddev_over_time(m[1m])', every: 1m}
+exact: {local: true}
+`})
+	now := time.Now().UnixMilli() / 60_000 * 60_000
+	var samples []sent
+	for at := now - 600_000; at <= now; at += 2000 { // more of them than a pane holds as they are
+		samples = append(samples, sent{`m`, at, 1})
+	}
+	v.send(samples...)
+	v.barrier(now)
+	touched := now - 300_000
+	v.send(sent{`m`, touched - 7000, 32}) // 30 ones and this
+	v.wantMiss("spread", touched, "needs_samples")
+	for _, expr := range []string{"kept", "stddev_over_time(m[1m])"} {
+		if a := v.instant(expr, touched); a.Err != nil || !oracle.Close(a.one(t), math.Sqrt(30), 0) {
+			t.Errorf("%s: %v, %v by route %s", expr, a.Value, a.Err, a.route)
+		}
+	}
 	v.mustStop()
 }
 

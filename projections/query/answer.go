@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"tidemark/log"
 	"tidemark/projections/plan"
 )
 
@@ -43,20 +44,33 @@ func (e *Engine) evaluate(ctx context.Context, c Common, s steps, newQuery query
 	}
 	defer place.release()
 
-	res, err := e.evaluateOnce(ctx, c, s, newQuery, place, true)
-	if errors.Is(err, errUnfit) {
-		res, err = e.evaluateOnce(ctx, c, s, newQuery, place, false)
-	}
+	var res *Result
+	err = e.besideCopy(ctx, place, !c.Published, func(has log.Seq) (err error) {
+		res, err = e.evaluateOnce(ctx, c, s, newQuery, place, attempt{direct: true, copyHas: has})
+		if errors.Is(err, errUnfit) {
+			res, err = e.evaluateOnce(ctx, c, s, newQuery, place, attempt{copyHas: has})
+		}
+		return err
+	})
 	return res, err
 }
 
-// evaluateOnce evaluates the request. Direct, parts of its expression are read from records as wholes, and aggregations are
-// evaluated with their leaves; otherwise the engine is given every leaf. Errors are errUnfit only where direct.
-func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery queryMaker, place *slot, direct bool) (*Result, error) {
+// attempt says how a request is evaluated. Direct, parts of its expression are read from records as wholes, and aggregations are evaluated
+// with their leaves; otherwise the engine is given every leaf.
+type attempt struct {
+	direct  bool
+	copyHas log.Seq // as in demand
+}
+
+// evaluateOnce evaluates the request. Errors are errUnfit only where direct, and errCopyLags only without copyHas.
+func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery queryMaker, place *slot, how attempt) (*Result, error) {
 	from := &feed{values: results{}}
-	q, parts, d, err := e.prepare(ctx, c, s, newQuery, from, direct)
+	q, parts, d, err := e.prepare(ctx, c, s, newQuery, from, how.direct)
 	if err != nil {
 		return nil, err
+	}
+	if d != nil {
+		d.copyHas = how.copyHas
 	}
 	res, err := e.evaluateParts(ctx, c, s, q, parts, d, from, place)
 	d.count(parts, err)
@@ -370,8 +384,11 @@ func (v *evaluation) fill(leaves []*leaf, read map[*leaf]*Answer, values results
 		v.machine.Sketched = false
 		out, err := v.readLeaf(l, read[l])
 		var miss *MissError
+		if errors.As(err, &miss) {
+			l.passOver(miss)
+		}
 		switch {
-		case errors.As(err, &miss) && l.exact && l.chosen+1 >= len(l.streams):
+		case miss != nil && l.exact && l.chosen+1 >= len(l.streams):
 			l.turnRaw(miss)
 		case miss != nil:
 			return &leafMiss{l, miss}, nil

@@ -231,6 +231,11 @@ func (l lagging) Wait(ctx context.Context, _ bool) (log.Seq, error) {
 	select {
 	case <-l.released:
 		return 1, nil
+	default:
+	}
+	select {
+	case <-l.released:
+		return 1, nil
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
@@ -275,6 +280,59 @@ func TestConcurrency_TheCopyLags(t *testing.T) {
 			t.Fatal(err)
 		}
 		res.Close()
+	})
+}
+
+// TestConcurrency_TheCopyLagsBehindPanes holds the same of those who need the copy beside panes: behind a name, or in another part of the
+// expression. What they have read until then is given up.
+func TestConcurrency_TheCopyLagsBehindPanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := model(t, 1)
+		m.Plan().Materializations = []plan.Materialization{
+			{Name: "named", Expr: "sum_over_time(m[1m])", EveryMillis: 60_000, Layout: plan.LayoutFullWindow, Streams: []plan.StreamID{7}},
+		}
+		m.MarkIncomplete(7, m.Series()[0].Labels, 300_000)
+		released := make(chan struct{})
+		e := query.New(m, query.Options{MaxConcurrency: 1, Exact: lagging{oracle.Storage(m.Series()), released}})
+		done := make(chan error, 5)
+		for _, expr := range []string{"named", "sum(named) + sum(m)", "sum_over_time(m[1m] offset 1m) + on () absent(nobody_planned_this)"} {
+			go func() {
+				res, err := e.Instant(t.Context(), at(expr, 300_000))
+				if err == nil {
+					if v := res.Value.(promql.Vector); len(v) != 1 || res.Route != query.RouteHybrid || res.Seq != 1 {
+						err = fmt.Errorf("%s: %v by route %s as of %d", expr, v, res.Route, res.Seq)
+					}
+					res.Close()
+				}
+				done <- err
+			}()
+		}
+		name := labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, "named")
+		go func() {
+			_, _, err := e.RecordedSamples(t.Context(), 300_000, 300_000, name)
+			done <- err
+		}()
+		go func() {
+			_, _, err := e.RecordedSeries(t.Context(), [][]*labels.Matcher{{name}}, 300_000, 300_000, false)
+			done <- err
+		}()
+		synctest.Wait()
+		res, err := e.Instant(t.Context(), at("m", 600_000)) // would wait for its place, and for ever
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Close()
+		p := at("named", 300_000)
+		p.Timeout = time.Second
+		if _, err := e.Instant(t.Context(), p); query.KindOf(err) != query.KindTimeout || !strings.Contains(err.Error(), "exact copy") {
+			t.Errorf("%v; want a timeout that names the exact copy", err)
+		}
+		close(released)
+		for range cap(done) {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
 	})
 }
 

@@ -4,10 +4,12 @@ package query
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
@@ -30,19 +32,55 @@ func (l *leaf) turnRaw(why *MissError) {
 }
 
 // standsIn says whether samples of the exact source may be read where panes of m cannot tell. The engine's ranges own their right edge
-// alone, and what is read by name is floats.
+// alone, the exact source has what m was told to drop, and what is read by name is floats.
 func (d *demand) standsIn(m *material, why *MissError) bool {
-	left := func(s stream) bool { return s.Closed == plan.Left }
-	return d.copied && d.engine.opts.Exact != nil && why.Reason != ReasonNativeHistogram && !slices.ContainsFunc(m.streams, left)
+	other := func(s stream) bool { return s.Closed == plan.Left || s.Late == plan.Drop }
+	return d.copied && d.engine.opts.Exact != nil && why.Reason != ReasonNativeHistogram && !slices.ContainsFunc(m.streams, other)
+}
+
+// briefly is how long a request that has read panes waits for the exact source. One that keeps up is there by then.
+const briefly = 100 * time.Millisecond
+
+// errCopyLags says that samples of the exact source are needed beside panes, which it does not have yet.
+var errCopyLags = errors.New("the exact copy lags")
+
+// besideCopy does a request that may need the exact source beside panes. If that lags, all that was read is given up, so that nothing
+// holds memory or the place of another while it waits, and the request is done again, knowing what the source has at least.
+func (e *Engine) besideCopy(ctx context.Context, place *slot, all bool, do func(has log.Seq) error) error {
+	err := do(0)
+	if !errors.Is(err, errCopyLags) {
+		return err
+	}
+	place.release()
+	has, err := e.waitExact(ctx, all)
+	if err != nil {
+		return err
+	}
+	if err := place.take(ctx); err != nil {
+		return err
+	}
+	return do(has)
+}
+
+// awaitCopy makes sure that the exact source has what this request must see. The error is errCopyLags if it has not.
+func (d *demand) awaitCopy(ctx context.Context) error {
+	if d.copyHas > 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, briefly)
+	defer cancel()
+	has, err := d.engine.opts.Exact.Wait(ctx, !d.read.behind)
+	if err != nil {
+		return errCopyLags // or it has stopped, which whoever waits is told
+	}
+	d.copyHas = has
+	return nil
 }
 
 // copyLeaf leaves a leaf of a run of m to the exact source.
 func (d *demand) copyLeaf(ctx context.Context, m *material, r *run, miss *leafMiss) error {
-	if !d.waited {
-		if _, err := d.engine.waitExact(ctx, !d.read.behind); err != nil {
-			return err
-		}
-		d.waited = true
+	if err := d.awaitCopy(ctx); err != nil {
+		return err
 	}
 	miss.leaf.turnRaw(miss.why)
 	r.from.exact, r.from.names = d.engine.opts.Exact, d.names()
@@ -132,24 +170,24 @@ func (e *Engine) route(ctx context.Context, parts []part, c Common, s steps, fro
 		return nil
 	}
 	res.Route = RouteHybrid
-	if res.Stats.Raw == len(behind) {
-		return nil // what the engine reads for the expression itself is there
-	}
-	alone := res.Stats.Leaves == 0 // so no memory is held by values of leaves
-	if alone {
+	if res.Stats.Leaves == 0 { // no memory is held by values of leaves
 		place.release()
-	}
-	seq, err := e.waitExact(ctx, !c.Published)
-	if err != nil {
-		return err
-	}
-	if alone {
+		seq, err := e.waitExact(ctx, !c.Published)
+		if err != nil {
+			return err
+		}
 		if err := place.take(ctx); err != nil {
 			return err
 		}
-	}
-	if res.Stats.Leaves == 0 {
 		res.Route, res.Seq, res.CompleteThrough = RouteLocal, seq, math.MinInt64
+	} else {
+		if err := d.awaitCopy(ctx); err != nil {
+			return err
+		}
+		res.Seq = min(res.Seq, d.copyHas)
+	}
+	if res.Stats.Raw == len(behind) {
+		return nil // what the engine reads for the expression itself is there
 	}
 	from.exact, from.names = e.opts.Exact, d.names()
 	// Beside samples the engine looks back as Prometheus does. What stands in the place of leaves ends in stale markers (Q3).

@@ -2,6 +2,7 @@ package query
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser/posrange"
@@ -46,6 +47,15 @@ type leaf struct {
 	streams []stream   // that can answer it, the best first
 	chosen  int        // index into streams
 	first   *MissError // why streams[0] did not do
+}
+
+// passOver leaves out streams that drop late samples, once another says that it lost some: what those dropped leaves no mark.
+func (l *leaf) passOver(why *MissError) {
+	if why.Reason != ReasonLateUncorrectable || l.chosen >= len(l.streams) {
+		return
+	}
+	rest := slices.DeleteFunc(slices.Clone(l.streams[l.chosen+1:]), func(s stream) bool { return s.Late == plan.Drop })
+	l.streams = append(l.streams[:l.chosen+1:l.chosen+1], rest...)
 }
 
 // dataTimes are the times at which windows end, in the order of steps.

@@ -50,7 +50,7 @@ func newIndex(p *plan.Plan, used func(name string) *uses) (*index, error) {
 		}
 	}
 	x.names = p.Named()
-	var made []*material
+	var made []*material // that may stand in for PromQL
 	for i := range p.Materializations {
 		m := &material{Materialization: &p.Materializations[i], plan: p}
 		m.uses = used(m.Name)
@@ -63,16 +63,26 @@ func newIndex(p *plan.Plan, used func(name string) *uses) (*index, error) {
 			}
 		}
 		x.materials[m.ReadAs()] = append(x.materials[m.ReadAs()], m)
-		made = append(made, m)
+		if !x.covered(m) {
+			made = append(made, m)
+		}
 	}
 	x.wholes = newWholes(made)
 	return x, nil
 }
 
 func bestFirst(streams []stream) {
-	// The widest pane is the least to read. Among equals: the one that waits least, then the one that goes back furthest.
+	// What keeps late samples comes before what drops them. The widest pane is the least to read. Among equals: the one that waits least,
+	// then the one that goes back furthest.
+	drops := func(s stream) int {
+		if s.Late == plan.Drop {
+			return 1
+		}
+		return 0
+	}
 	slices.SortStableFunc(streams, func(a, b stream) int {
 		return cmp.Or(
+			cmp.Compare(drops(a), drops(b)),
 			cmp.Compare(b.PaneMillis, a.PaneMillis),
 			cmp.Compare(a.LatenessMillis, b.LatenessMillis),
 			cmp.Compare(b.RetentionMillis, a.RetentionMillis),
@@ -114,6 +124,16 @@ func (x *index) candidates(l *leaf, own *material) ([]stream, *MissError) {
 	default:
 		return nil, l.miss(ReasonNoMaterialization, "no stream of the plan covers this selector")
 	}
+}
+
+// covered says whether late samples that a stream of m drops are kept by another, which answers wherever that stream does.
+func (x *index) covered(m *material) bool {
+	return slices.ContainsFunc(m.streams, func(s stream) bool {
+		return s.Late == plan.Drop && slices.ContainsFunc(x.streams, func(o stream) bool {
+			return o.Late != plan.Drop && narrower(s.matchers, o.matchers) &&
+				s.PaneMillis%o.PaneMillis == 0 && (s.OriginMillis-o.OriginMillis)%o.PaneMillis == 0
+		})
+	})
 }
 
 // offGrid says why l's windows are not made of whole panes of s, or returns "".

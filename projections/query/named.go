@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"tidemark/log"
 	"tidemark/projections/bucket"
 	"tidemark/projections/plan"
 )
@@ -117,8 +118,8 @@ type demand struct {
 
 	// copied says that the exact source, if there is one, may stand in for panes that cannot tell what is behind a name. What is
 	// evaluated to be recorded must come from panes alone.
-	copied bool
-	waited bool // for the exact source
+	copied  bool
+	copyHas log.Seq // what the exact source has at least, if it has all that the request must see; 0: nobody knows
 }
 
 type innerKey struct {

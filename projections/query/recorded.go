@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
 
 	"tidemark/log"
 	"tidemark/projections/plan"
@@ -57,7 +58,7 @@ func (e *Engine) RecordedSamples(ctx context.Context, from, to int64, matchers .
 			asked = append(asked, m.between(max(from, k.first), min(to, k.last)))
 		}
 	}
-	roots, seq, err := e.evaluateAt(ctx, x, asked)
+	roots, seq, err := e.evaluateAt(ctx, place, x, asked)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -82,7 +83,7 @@ func (e *Engine) RecordedSeries(ctx context.Context, sets [][]*labels.Matcher, f
 	}
 	materials := x.selected(sets)
 	for _, m := range materials {
-		l := listing{engine: e, x: x, material: m, sets: sets, share: maxListedValues / len(materials)}
+		l := listing{engine: e, x: x, place: place, material: m, sets: sets, share: maxListedValues / len(materials)}
 		err := l.find(ctx, from, to, namesOnly)
 		var miss *MissError
 		switch {
@@ -97,6 +98,30 @@ func (e *Engine) RecordedSeries(ctx context.Context, sets [][]*labels.Matcher, f
 	}
 	slices.SortFunc(out, labels.Compare)
 	return slices.CompactFunc(out, labels.Equal), warnings, nil
+}
+
+// ReadsOwn says whether an expression has a selector that means nothing but what an entry of the configuration file is named. No other
+// server has series of that name; the names of rules it may have. Of an expression that cannot be read it says no.
+func (e *Engine) ReadsOwn(expr string) bool {
+	tree, err := plan.NewParser().ParseExpr(expr)
+	if err != nil {
+		return false
+	}
+	x, err := e.index()
+	if err != nil {
+		return false
+	}
+	own := false
+	parser.Inspect(tree, func(n parser.Node, _ []parser.Node) error {
+		if vs, ok := n.(*parser.VectorSelector); ok {
+			names, mixed := plan.ReadNames(vs.LabelMatchers, x.names)
+			own = own || !mixed && slices.ContainsFunc(names, func(name string) bool {
+				return !slices.ContainsFunc(x.materials[name], func(m *material) bool { return m.Record != "" })
+			})
+		}
+		return nil
+	})
+	return own
 }
 
 // selected returns the materializations whose names any of the sets of matchers may mean; without a set those that are found by all.
@@ -183,9 +208,17 @@ func (m *material) slack(id plan.StreamID) int64 {
 }
 
 // evaluateAt evaluates materializations by name at steps, all as of one sequence. Those without steps are left out.
-func (e *Engine) evaluateAt(ctx context.Context, x *index, at []span) ([]*inner, log.Seq, error) {
+func (e *Engine) evaluateAt(ctx context.Context, place *slot, x *index, at []span) (roots []*inner, seq log.Seq, err error) {
+	err = e.besideCopy(ctx, place, true, func(has log.Seq) (err error) {
+		roots, seq, err = e.tryAt(ctx, x, at, has)
+		return err
+	})
+	return roots, seq, err
+}
+
+func (e *Engine) tryAt(ctx context.Context, x *index, at []span, has log.Seq) ([]*inner, log.Seq, error) {
 	live := &liveSteps{outer: steps{start: 0, end: -1, every: 1}}
-	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}, read: reading{live: live}, copied: true}
+	d := &demand{engine: e, x: x, byKey: map[innerKey]*inner{}, read: reading{live: live}, copied: true, copyHas: has}
 	for _, s := range at {
 		if s.count() == 0 {
 			continue
@@ -201,6 +234,9 @@ func (e *Engine) evaluateAt(ctx context.Context, x *index, at []span) ([]*inner,
 	if err := e.fill(ctx, nil, d, nil, &res); err != nil {
 		return nil, 0, err
 	}
+	if len(d.copies()) > 0 {
+		res.Seq = min(res.Seq, d.copyHas)
+	}
 	return d.roots, res.Seq, nil
 }
 
@@ -208,6 +244,7 @@ func (e *Engine) evaluateAt(ctx context.Context, x *index, at []span) ([]*inner,
 type listing struct {
 	engine   *Engine
 	x        *index
+	place    *slot
 	material *material
 	sets     [][]*labels.Matcher // none: all
 	share    int                 // of maxListedValues
@@ -281,7 +318,7 @@ func (l *listing) known() ([]labels.Labels, error) {
 
 // at adds what has a value at steps.
 func (l *listing) at(ctx context.Context, s span) error {
-	roots, _, err := l.engine.evaluateAt(ctx, l.x, []span{s})
+	roots, _, err := l.engine.evaluateAt(ctx, l.place, l.x, []span{s})
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (a *API) common(f *form) (c query.Common, err *Error) {
 }
 
 func (a *API) answer(ctx context.Context, w http.ResponseWriter, r *http.Request, f *form, q question) outcome {
-	if a.opts.Upstream != nil && a.opts.Copy == nil && exactPlease(r) {
+	if a.opts.Copy == nil && exactPlease(r) && a.forwards(f) {
 		return a.forward(ctx, w, r, f, missNoStore)
 	}
 	res, err := q.ask(ctx)
@@ -125,7 +125,7 @@ func (a *API) answer(ctx context.Context, w http.ResponseWriter, r *http.Request
 	reason := missNone
 	if miss, ok := errors.AsType[*query.MissError](err); ok {
 		reason = miss.Reason
-		if a.opts.Upstream != nil {
+		if a.forwards(f) {
 			return a.forward(ctx, w, r, f, reason)
 		}
 	}
@@ -174,6 +174,11 @@ func exactPlease(r *http.Request) bool {
 		}
 	}
 	return false
+}
+
+// forwards says whether the upstream may answer. What it has nothing of by that name it would answer with an empty success.
+func (a *API) forwards(f *form) bool {
+	return a.opts.Upstream != nil && (a.opts.Recorded == nil || !a.opts.Recorded.ReadsOwn(f.Get("query")))
 }
 
 // forward hands the whole request to the upstream and passes its answer on as it is.

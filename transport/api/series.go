@@ -27,6 +27,8 @@ type Recorded interface {
 	// RecordedSeries lists what any of the sets of matchers selects (no sets: everything) of what has a value from one time to another,
 	// in ms. With namesOnly it may leave out all but one of each name. The warnings say what may be missing.
 	RecordedSeries(ctx context.Context, sets [][]*labels.Matcher, from, to int64, namesOnly bool) (list []labels.Labels, warnings []string, err error)
+	// ReadsOwn says whether an expression reads, by name, what no other server has.
+	ReadsOwn(expr string) bool
 }
 
 // lookup is what the three kinds of list have in common. The index has no time dimension: without an exact copy start and end are

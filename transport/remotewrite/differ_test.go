@@ -237,6 +237,9 @@ func (d *differ) compare2(body []byte) (verdict, error) {
 			return v, fmt.Errorf("symbol %d: %q, %v, not %q", i, got, ok, want)
 		}
 	}
+	if err := d.table.checkFirst(); (err == nil) != (len(d.two.Symbols) == 0 || d.two.Symbols[0] == "") {
+		return v, fmt.Errorf("of the first symbol: %w", err)
+	}
 	s := &d.scanner
 	s.Reset2(body, &d.table, d.limits)
 	var sum Counts
