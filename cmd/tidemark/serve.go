@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -322,7 +323,7 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 	}
 	defer listener.Close()
 	f.listening(listener.Addr())
-	logger.Info("Starting Tidemark", "version", build().Version, "revision", build().Revision)
+	logger.Info("Starting Tidemark", "version", build().Version, "revision", build().Revision, "config", f.configRead(), "storage", absolute(f.storagePath))
 	reportFindings(logger, report)
 
 	n, err := openNode(f, cfg, p, logger)
@@ -353,12 +354,31 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 	return err
 }
 
+// configRead says which configuration file was read, after loadPlan.
+func (f *serveFlags) configRead() string {
+	if !f.configGiven {
+		return "none: there is no " + absolute(f.configFile)
+	}
+	return absolute(f.configFile)
+}
+
+// absolute is a path as it is found from anywhere, or as it was given if the process does not know where it stands.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
 func reportFindings(logger *slog.Logger, report plan.Report) {
 	if n := report.Skipped(); n > 0 {
 		logger.Warn("Some rules do not become recorded windows; `tidemark check rules` says which and why", "rules", n)
 	}
 	if n := report.Twice(); n > 0 {
 		logger.Warn("Some rules record the same name with the same labels as an earlier one, whose values are read where both have some; `tidemark check rules` says which", "rules", n)
+	}
+	if n := len(report.Notes); n > 0 {
+		logger.Warn("Something in the rule files has no effect; `tidemark check config` says all of it", "notes", n, "first", report.Notes[0])
 	}
 }
 
