@@ -516,12 +516,14 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	if f.adminAPI {
 		opts.Snapshot = n.snapshot
 	}
+	var began func() (int64, error)
 	if !cfg.Exact.Upstream.IsZero() {
 		up, err := newUpstream(cfg, upstream.Options{Timeout: f.timeout, Registerer: n.registry})
 		if err != nil {
 			return nil, &exitError{exitUsage, err}
 		}
 		opts.Upstream = up
+		began = n.events.Began // what came before, the upstream has
 	}
 	var exact query.Exact
 	if n.copy != nil {
@@ -529,7 +531,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		opts.Exemplars, opts.TSDB, opts.Metadata = n.copy.samples, n.copy.cardinality, n.copy.samples
 	}
 	engine := query.New(n.panes, query.Options{
-		Exact: exact, Live: n.answersLive, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.maxQueries(), MaxClientShare: f.queryShare,
+		Exact: exact, Began: began, Live: n.answersLive, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.maxQueries(), MaxClientShare: f.queryShare,
 		SubqueryStep: func(int64) int64 { return time.Duration(cfg.EvaluationInterval).Milliseconds() },
 		Registerer:   n.registry, Records: n.windows,
 	})
