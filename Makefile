@@ -127,12 +127,15 @@ soak:
 bench: build
 	$(BIN)/tidemark bench all
 
-# Beside Prometheus and VictoriaMetrics of Debian's packages, on the same samples; 40 minutes on a machine that does nothing else.
+# Beside Prometheus and VictoriaMetrics of Debian's packages, on the same samples, and then what has no peer: an hour on a machine that does nothing else.
 bench-peers: build
 	@for p in prometheus victoria-metrics; do command -v $$p >/dev/null || apt-get install -y -qq --no-install-recommends $$p; done
 	$(BIN)/tidemark bench peers --series 1000
 	$(BIN)/tidemark bench peers
 	$(BIN)/tidemark bench peers --series 100000 --runs 1
+	$(BIN)/tidemark bench growth
+	$(BIN)/tidemark bench replay --samples 20000000
+	$(BIN)/tidemark bench all
 
 demo: build
 	$(BIN)/tidemark demo

@@ -180,6 +180,18 @@ func (w *Write) Newest() int64 {
 	return newest
 }
 
+// Oldest returns the least time of a sample or native histogram, ms; MaxInt64 if there is none.
+func (w *Write) Oldest() int64 {
+	oldest := int64(math.MaxInt64)
+	for _, t := range w.Times {
+		oldest = min(oldest, t)
+	}
+	for i := range w.Histograms {
+		oldest = min(oldest, w.Histograms[i].Time)
+	}
+	return oldest
+}
+
 // Exemplar is one exemplar of a series.
 type Exemplar struct {
 	Ref    SeriesRef

@@ -38,9 +38,15 @@ type Log struct {
 	closeErr error
 	started  atomic.Bool
 
-	settling   sync.Mutex
-	settled    <-chan struct{} // closed when the flush under way is done; nil if none is
-	truncating sync.Mutex      // held while Truncate is at work; for good, if the store never answers it
+	settling sync.Mutex
+	settled  <-chan struct{} // closed when the flush under way is done; nil if none is
+	began    struct {        // what Began has found
+		sync.Mutex
+		known bool
+		at    int64 // ms
+		next  Seq   // there is no write before it
+	}
+	truncating sync.Mutex // held while Truncate is at work; for good, if the store never answers it
 
 	poison     atomic.Pointer[poisonError]
 	poisonedCh chan struct{}

@@ -35,7 +35,7 @@ type Metrics struct {
 	TailBytes    int64
 	FreshSeries  int64 // wait for their first event
 	NoteFailures uint64
-	DiskBytes    uint64 // of the store; 0 when closed
+	DiskBytes    uint64 // of the store, with what has been written of its WALs; 0 when closed
 	KeptBytes    uint64 // of them, what holds events and series: tables that are not about to be deleted, and what is in use of the WALs
 	Poisoned     bool
 }
@@ -54,7 +54,8 @@ func (l *Log) Metrics() Metrics {
 	l.durable.RUnlock()
 	if db, err := l.store.acquire(); err == nil {
 		pm := db.Metrics()
-		m.DiskBytes = pm.DiskSpaceUsage()
+		// Pebble counts the WAL that is being written as large as it was when it was opened, and that is nothing for a new file.
+		m.DiskBytes = pm.DiskSpaceUsage() - pm.WAL.PhysicalSize + max(pm.WAL.PhysicalSize, pm.WAL.Size)
 		m.KeptBytes = pm.Table.Local.LiveSize + pm.WAL.Size
 		l.store.release()
 	}

@@ -43,10 +43,12 @@ func seriesKey(ref SeriesRef) []byte {
 
 func hashKey(h Hash) []byte { return append([]byte{prefixHash}, h[:]...) }
 
-// metaSize is the length of the meta record of a log that was never truncated, and truncatedSize what a truncation adds.
+// metaSize is the length of the meta record of a log that was never truncated, and truncatedSize what a truncation adds, with beganSize
+// behind it unless it was one by the first release.
 const (
 	metaSize      = 17
 	truncatedSize = len(Hash{}) + 8
+	beganSize     = 8
 )
 
 // meta is the value of the key 'm'.
@@ -56,6 +58,7 @@ type meta struct {
 	// Of the events before the floor; on disk only if it is beyond 1.
 	prev   Hash
 	newest int64
+	began  int64 // see origin
 }
 
 func (m meta) encode() []byte {
@@ -65,6 +68,7 @@ func (m meta) encode() []byte {
 	if m.floor > 1 {
 		b = append(b, m.prev[:]...)
 		b = binary.BigEndian.AppendUint64(b, uint64(m.newest))
+		b = binary.BigEndian.AppendUint64(b, uint64(m.began))
 	}
 	return b
 }
@@ -73,7 +77,7 @@ func decodeMeta(b []byte) (meta, error) {
 	switch {
 	case len(b) > 0 && b[0] > storeFormat:
 		return meta{}, fmt.Errorf("%w: %d, not %d", ErrNewerFormat, b[0], storeFormat)
-	case len(b) != metaSize && len(b) != metaSize+truncatedSize:
+	case len(b) != metaSize && len(b) != metaSize+truncatedSize && len(b) != metaSize+truncatedSize+beganSize:
 		return meta{}, corrupt(0, "meta record has %d bytes", len(b))
 	}
 	m := meta{floor: Seq(binary.BigEndian.Uint64(b[1:])), seed: binary.BigEndian.Uint64(b[9:])}
@@ -82,6 +86,12 @@ func decodeMeta(b []byte) (meta, error) {
 	}
 	if copy(m.prev[:], b[metaSize:]) > 0 {
 		m.newest = int64(binary.BigEndian.Uint64(b[metaSize+len(m.prev):]))
+	}
+	switch len(b) {
+	case metaSize + truncatedSize:
+		m.began = beganUnknown
+	case metaSize + truncatedSize + beganSize:
+		m.began = int64(binary.BigEndian.Uint64(b[metaSize+truncatedSize:]))
 	}
 	return m, nil
 }

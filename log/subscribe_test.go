@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -330,6 +331,33 @@ func TestL7_ReaderStopsAtDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDiskBytesGrowWithTheWAL: what is written counts at once, and not only when it has become a table.
+func TestDiskBytesGrowWithTheWAL(t *testing.T) {
+	noLeak(t)
+	r := start(mustOpen(t, testDir, Options{FS: vfs.NewMem()}))
+	rng := rand.New(rand.NewPCG(3, 4))
+	spec := make([]byte, 50_000)
+	for range 10 {
+		for i := range spec {
+			spec[i] = byte(rng.Uint32()) // does not compress
+		}
+		if _, err := r.Append(t.Context(), &Plan{Spec: slices.Clone(spec)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := r.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const beside = 4 << 10 // the log's own note, and what frames a WAL
+	if m := r.Metrics(); m.DiskBytes < 500_000 || int64(m.DiskBytes) < s.DiskBytes-beside || int64(m.DiskBytes) > s.DiskBytes+beside {
+		t.Errorf("%d bytes, the files have %d", m.DiskBytes, s.DiskBytes)
+	}
+	if err := r.stop(); err != nil {
 		t.Fatal(err)
 	}
 }

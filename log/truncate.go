@@ -14,13 +14,53 @@ type origin struct {
 	floor  Seq   // first sequence that the log holds, or would hold
 	prev   Hash  // of the event before the floor; zero for a log that was never truncated
 	newest int64 // largest sample time in the events before the floor, ms; MinInt64: none, MaxInt64: not known
+	began  int64 // least sample time of the first write with samples before the floor, ms; MaxInt64: none, beganUnknown: not known
 }
+
+// beganUnknown stands where what was truncated was not looked at for its first write, or was damaged.
+const beganUnknown = math.MinInt64
 
 func newOrigin(m meta) *origin {
 	if m.floor == 1 {
-		return &origin{floor: 1, newest: math.MinInt64}
+		return &origin{floor: 1, newest: math.MinInt64, began: math.MaxInt64}
 	}
-	return &origin{floor: m.floor, prev: m.prev, newest: m.newest}
+	return &origin{floor: m.floor, prev: m.prev, newest: m.newest, began: m.began}
+}
+
+// Began returns the least sample time of the first write that the log ever took, in ms: a sender begins with what it has just seen, and sends
+// everything from there on. It is math.MaxInt64 if there was no write yet, and math.MinInt64 if a log that was truncated does not know.
+func (l *Log) Began() (int64, error) {
+	l.began.Lock()
+	defer l.began.Unlock()
+	if l.began.known {
+		return l.began.at, nil
+	}
+	for {
+		o := l.origin.Load()
+		if o.began != math.MaxInt64 {
+			l.began.at, l.began.known = o.began, true
+			return o.began, nil
+		}
+		l.began.next = max(l.began.next, o.floor)
+		head := l.Head()
+		for r := l.NewReader(l.began.next); l.began.next <= head; l.began.next++ {
+			e, err := r.Next()
+			var gone *TruncatedError
+			if errors.As(err, &gone) {
+				break
+			}
+			if err != nil {
+				return 0, fmt.Errorf("log: first write: %w", err)
+			}
+			if w, ok := e.Body.(*Write); ok && w.Oldest() < math.MaxInt64 {
+				l.began.at, l.began.known = w.Oldest(), true
+				return l.began.at, nil
+			}
+		}
+		if l.origin.Load() == o {
+			return math.MaxInt64, nil
+		}
+	}
 }
 
 // TruncatedError: an event was asked for that the log no longer holds.
@@ -47,7 +87,7 @@ func (l *Log) below(seq Seq) error {
 // without Run, and beside appends and readers; a reader that has not come past through fails with a *TruncatedError.
 //
 // What goes is read a last time, for the largest sample time in it: whoever folds what is left from its beginning knows by it
-// from when on the samples are complete (Origin).
+// from when on the samples are complete (Origin); and for where its first write begins (Began).
 //
 // The new floor, the hash that the chain begins with, and the delete are one synced batch: a crash leaves the old log or the new.
 // The series of the dictionary stay until they are forgotten: see Retire. The space comes back by and by; Reclaim hastens it.
@@ -83,7 +123,7 @@ func (l *Log) truncate(through Seq) error {
 	}
 	defer l.store.release()
 	start := &origin{floor: through + 1}
-	if start.newest, err = l.newestThrough(old, through); err != nil {
+	if start.newest, start.began, err = l.lastLook(old, through); err != nil {
 		return err
 	}
 	found, err := l.store.get(eventKey(through), func(raw []byte) error {
@@ -98,7 +138,7 @@ func (l *Log) truncate(through Seq) error {
 		return corrupt(through, "event is missing")
 	}
 	b := db.NewBatch()
-	m := meta{floor: start.floor, seed: l.dict.seed, prev: start.prev, newest: start.newest}
+	m := meta{floor: start.floor, seed: l.dict.seed, prev: start.prev, newest: start.newest, began: start.began}
 	err = errors.Join(b.Set([]byte{prefixMeta}, m.encode(), nil), b.DeleteRange(eventKey(0), eventKey(start.floor), nil))
 	if err != nil {
 		return errors.Join(err, b.Close())
@@ -112,26 +152,33 @@ func (l *Log) truncate(through Seq) error {
 	return b.Close()
 }
 
-// newestThrough returns the largest sample time in the events up to through. Damage among them is no reason to keep them.
-func (l *Log) newestThrough(old *origin, through Seq) (int64, error) {
-	newest := old.newest
+// lastLook returns what an origin behind through says of the samples and the writes in the events up to it. Damage among them is no reason
+// to keep them.
+func (l *Log) lastLook(old *origin, through Seq) (newest, began int64, err error) {
+	newest, began = old.newest, old.began
 	for r := l.NewReader(old.floor); newest < math.MaxInt64; {
 		e, err := r.Next()
 		var damage *CorruptionError
 		switch {
 		case errors.As(err, &damage), errors.Is(err, ErrUnknownVersion), errors.Is(err, ErrUnknownKind):
-			return math.MaxInt64, nil
+			if newest = math.MaxInt64; began == math.MaxInt64 {
+				began = beganUnknown
+			}
+			return newest, began, nil
 		case err != nil:
-			return 0, err
+			return 0, 0, err
 		}
 		if w, ok := e.Body.(*Write); ok {
 			newest = max(newest, w.Newest())
+			if began == math.MaxInt64 {
+				began = w.Oldest()
+			}
 		}
 		if e.Seq == through {
 			break
 		}
 	}
-	return newest, nil
+	return newest, began, nil
 }
 
 // applySynced is apply, and waits for the fsync.

@@ -18,6 +18,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/prometheus/model/labels"
 )
 
 // truncated checks L9: what the log holds is from floor to head, and what is asked for below it is refused by name.
@@ -371,14 +372,18 @@ func TestFirstAt(t *testing.T) {
 	}
 }
 
-// The meta record of a log that was never truncated is what it always was; that of a truncated one is longer.
+// The meta record of a log that was never truncated is what it always was; that of a truncated one is longer, and longer than the first
+// release made it, which did not know when the log began.
 func TestMetaRecord(t *testing.T) {
 	for _, c := range []struct {
 		m    meta
 		want string
 	}{
 		{meta{floor: 1, seed: 0x0102030405060708}, "01" + "0000000000000001" + "0102030405060708"},
-		{meta{floor: 300, seed: 9, prev: Hash{15: 0xab}, newest: -2}, "01" + "000000000000012c" + "0000000000000009" + "000000000000000000000000000000ab" + "fffffffffffffffe"},
+		{
+			meta{floor: 300, seed: 9, prev: Hash{15: 0xab}, newest: -2, began: 256},
+			"01" + "000000000000012c" + "0000000000000009" + "000000000000000000000000000000ab" + "fffffffffffffffe" + "0000000000000100",
+		},
 	} {
 		b := c.m.encode()
 		if got := fmt.Sprintf("%x", b); got != c.want {
@@ -388,10 +393,88 @@ func TestMetaRecord(t *testing.T) {
 			t.Error(back, err)
 		}
 		for n := range b {
-			if _, err := decodeMeta(b[:n]); err == nil {
-				t.Errorf("%d of %d bytes decode", n, len(b))
+			m, err := decodeMeta(b[:n])
+			if first := n == metaSize+truncatedSize; first != (err == nil) {
+				t.Errorf("%d of %d bytes: %v", n, len(b), err)
+			} else if want := c.m; first {
+				if want.began = beganUnknown; m != want {
+					t.Errorf("of the first release: %+v", m)
+				}
 			}
 		}
+	}
+}
+
+// Where the first write begins is known however often it is truncated, also after a restart; and is not where a truncation by the first
+// release did not look.
+func TestBegan(t *testing.T) {
+	fs := vfs.NewMem()
+	open := func() *running {
+		return start(mustOpen(t, testDir, Options{FS: fs}))
+	}
+	began := func(r *running, want int64) {
+		t.Helper()
+		if got, err := r.Began(); got != want || err != nil {
+			t.Errorf("began at %d, %v; not %d", got, err, want)
+		}
+	}
+	r := open()
+	tick := func() {
+		if _, err := r.Append(t.Context(), &Tick{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(at int64) {
+		ref, err := r.Dictionary().Resolve(Hash{1}, labels.FromStrings("__name__", "m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := NewWriteBuilder()
+		b.Series(ref)
+		b.Sample(at+10, 1)
+		b.Sample(at, 1)
+		if _, err := r.Append(t.Context(), b.Finish()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	restart := func() {
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		r = open()
+	}
+	tick()
+	tick()
+	began(r, math.MaxInt64)
+	if err := r.Truncate(1); err != nil { // of what was no write
+		t.Fatal(err)
+	}
+	began(r, math.MaxInt64)
+	restart()
+	began(r, math.MaxInt64)
+	write(3000)
+	write(4000)
+	began(r, 3000)
+	restart()
+	if err := r.Truncate(r.Head() - 1); err != nil {
+		t.Fatal(err)
+	}
+	began(r, 3000)
+	write(5000)
+	restart()
+	began(r, 3000)
+	if err := r.Truncate(r.Head() - 1); err != nil {
+		t.Fatal(err)
+	}
+	restart()
+	began(r, 3000)
+	o := *r.origin.Load()
+	o.began = beganUnknown
+	r.origin.Store(&o)
+	r.began.known = false
+	began(r, math.MinInt64)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -112,6 +112,12 @@ func TestBarrierThenQuery(t *testing.T) {
 	}
 }
 
+// A barrier that proves nothing names no time: the API has null where there is none.
+func TestBarrierThatProvesNothing(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.want(w.do(http.MethodPost, mark+"?time_ms=-9223372036854775808", ""), `{"status":"success","data":{"seq":1,"closed_buckets":3,"complete_through_ms":null}}`)
+}
+
 func TestBarrierFailures(t *testing.T) {
 	w := newWorld(t, Options{})
 	hang := func(ctx context.Context) error {

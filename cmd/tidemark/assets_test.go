@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"tidemark/master"
+	"tidemark/transport/remotewrite"
 )
 
 func printed(t *testing.T, args ...string) string {
@@ -27,14 +28,34 @@ func printed(t *testing.T, args ...string) string {
 	return out.String()
 }
 
+// describing is a registry that passes descriptions on and keeps nothing.
+type describing struct{ ch chan<- *prometheus.Desc }
+
+func (d describing) Register(c prometheus.Collector) error {
+	c.Describe(d.ch)
+	return nil
+}
+
+func (d describing) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		c.Describe(d.ch)
+	}
+}
+
+func (describing) Unregister(prometheus.Collector) bool { return false }
+
 // exported returns the names of the metrics that the service itself collects, with their help.
 func exported(t *testing.T) map[string]string {
 	t.Helper()
 	ch := make(chan *prometheus.Desc, 1024)
 	newCollector(nil).Describe(ch)
+	newWindowCollector(nil).Describe(ch)
+	if _, err := remotewrite.New(nil, nil, nil, describing{ch}, remotewrite.DefaultOptions()); err != nil {
+		t.Fatal(err)
+	}
 	master.NewMetrics(nil).Describe(ch)
 	close(ch)
-	names := map[string]string{"tidemark_http_queries_total": ""}
+	names := map[string]string{"tidemark_http_queries_total": "", "up": ""} // up is of the Prometheus that scrapes
 	desc := regexp.MustCompile(`fqName: "([^"]+)", help: "((?:[^"\\]|\\.)*)"`)
 	for d := range ch {
 		m := desc.FindStringSubmatch(d.String())
@@ -43,13 +64,15 @@ func exported(t *testing.T) map[string]string {
 	return names
 }
 
-// The alert rules and the dashboard are valid, ask only for metrics that the service has, and the help texts name alerts that exist.
+// The alert rules and the dashboard are valid, ask only for metrics that the service has, and the help texts name alerts that exist. What a
+// help text says to alert on, there is an alert on; and on a service that is down, and on writes that are refused.
 func TestAssetsFitTheMetrics(t *testing.T) {
 	if got := strings.Fields(printed(t, "assets")); !slices.Equal(got, []string{"Containerfile", "alerts.yml", "dashboard.json", "tidemark.service"}) {
 		t.Fatalf("%q", got)
 	}
 	names := exported(t)
 	p := parser.NewParser(parser.Options{})
+	asked := make(map[string]bool)
 	check := func(what, expr string) {
 		t.Helper()
 		e, err := p.ParseExpr(strings.ReplaceAll(expr, "$__rate_interval", "5m"))
@@ -59,6 +82,7 @@ func TestAssetsFitTheMetrics(t *testing.T) {
 		}
 		parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
 			if vs, ok := n.(*parser.VectorSelector); ok {
+				asked[vs.Name] = true
 				if _, ok := names[vs.Name]; !ok {
 					t.Errorf("%s: there is no metric %s", what, vs.Name)
 				}
@@ -74,6 +98,16 @@ func TestAssetsFitTheMetrics(t *testing.T) {
 	for _, r := range groups.Groups[0].Rules {
 		alerts[r.Alert] = true
 		check(r.Alert, r.Expr)
+	}
+	for name, help := range names {
+		if strings.Contains(help, "Alert ") && !asked[name] {
+			t.Errorf("there is no alert on %s: %s", name, help)
+		}
+	}
+	for _, name := range []string{"up", "tidemark_write_requests_total", "tidemark_write_samples_rejected_total", "tidemark_write_histograms_rejected_total", "tidemark_window_lag_seconds"} {
+		if !asked[name] {
+			t.Errorf("there is no alert on %s", name)
+		}
 	}
 	var board struct {
 		Panels []struct {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -442,8 +443,16 @@ func (p *play) drain() error {
 	return cmpErr(err, p.outcome(a, out))
 }
 
+// through is what the answer proves, as the model says it.
+func (a barrierAnswer) through() int64 {
+	if a.CompleteThrough == nil {
+		return math.MinInt64
+	}
+	return *a.CompleteThrough
+}
+
 func (p *play) outcome(a barrierAnswer, out modelOutcome) error {
-	if p.m == nil || uint64(a.ClosedBuckets) == out.closed && a.CompleteThrough == out.through && a.Seq == uint64(len(p.tolds)) {
+	if p.m == nil || uint64(a.ClosedBuckets) == out.closed && a.through() == out.through && a.Seq == uint64(len(p.tolds)) {
 		return nil
 	}
 	return fmt.Errorf("the answer is %+v; the model closed %d, and is complete through %d", a, out.closed, out.through)

@@ -32,7 +32,7 @@ func newCollector(n *node) *collector {
 		{"log_batches_total", "Batches made durable by this process: one fsync each.", nil},
 		{"log_commit_seconds_total", "Time from gathering a batch until it was durable, summed over batches.", nil},
 		{"log_queue_length", "Appends that wait for the committer.", nil},
-		{"log_disk_bytes", "Size of the log's files.", nil},
+		{"log_disk_bytes", "Size of the log's files, with what has been written of those that grow.", nil},
 		{"log_poisoned", "1 after a failed write of the log: nothing more is acknowledged. Alert on it.", nil},
 		{"log_free_bytes", "Free space on the disk of the log.", nil},
 		{"series", "Series in the index.", nil},

@@ -288,12 +288,57 @@ func TestServeWithoutConfigurationAnswersAnything(t *testing.T) {
 	s.stop(p)
 }
 
+// An upstream may have samples from before the first write. A window that reaches back further is its to answer, whether panes or a record
+// would; so is everything before there is a write. What a rule has recorded is read by its name as before.
+func TestUpstreamAnswersWhatLiesBeforeTheFirstWrite(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"status":"success","data":{"resultType":"vector","result":[]}}`)
+	}))
+	defer up.Close()
+	v := startService(t, setup{dir: t.TempDir(), config: `
+materializations:
+  - {name: m_sum, expr: "sum_over_time(m[1m])", every: 1m}
+  - {name: m_total, expr: "sum(max_over_time(m[2m]))", every: 1m, layout: full_window}
+exact: {upstream: '` + up.URL + `'}
+`})
+	const panes, record, name = "sum_over_time(m[1m])", "sum(max_over_time(m[2m]))", "m_total"
+	routes := func(want map[string]map[int64]string) {
+		t.Helper()
+		for expr, at := range want {
+			for ts, route := range at {
+				if a := v.instant(expr, ts); a.route != route {
+					t.Errorf("%s at %d: route %q, not %q: %v", expr, ts, a.route, route, a.Err)
+				}
+			}
+		}
+	}
+	routes(map[string]map[int64]string{panes: {60_000: "upstream", 240_000: "upstream"}, record: {240_000: "upstream"}})
+	for ts := int64(90_000); ts < 420_000; ts += 30_000 {
+		v.send(sent{"m", ts, 1})
+	}
+	v.barrier(420_000)
+	poll(t, time.Minute, "recorded steps", func() (bool, string) {
+		n, err := newService(v.base, 1).metric(t.Context(), "tidemark_window_recorded_steps_total")
+		return n >= 6, fmt.Sprint(n, err)
+	})
+	want := map[string]map[int64]string{
+		panes:  {60_000: "upstream", 120_000: "upstream", 180_000: "warm", 420_000: "warm"},
+		record: {120_000: "upstream", 180_000: "upstream", 240_000: "warm", 420_000: "warm"},
+		name:   {180_000: "warm", 240_000: "warm"},
+	}
+	routes(want)
+	v = v.restart()
+	routes(want)
+	v.mustStop()
+}
+
 // An upstream that is down takes nothing from warm answers, and what only it could answer says why it does not.
 func TestUpstreamDown(t *testing.T) {
 	v := startService(t, setup{config: panesOfAMinute + "exact: {upstream: \"http://127.0.0.1:1\"}\n"})
 	v.send(sent{"m", 30_000, 2}, sent{"m", 90_000, 3})
 	v.barrier(120_000)
-	if a := v.instant("sum_over_time(m[1m])", 60_000); a.route != "warm" || a.one(t) != 2 {
+	if a := v.instant("sum_over_time(m[1m])", 120_000); a.route != "warm" || a.one(t) != 3 {
 		t.Errorf("%+v", a)
 	}
 	a := v.instant("sum_over_time(other[1m])", 60_000)

@@ -63,20 +63,18 @@ func (n *node) Materializations(ctx context.Context) ([]api.Materialization, err
 		if m.Layout == plan.LayoutFullWindow && n.recorder.Recording(p, m) {
 			row.State = stateReady
 		}
-		frontier := int64(math.MaxInt64)
 		for _, id := range m.Streams {
 			st := byID[id]
 			if st == nil {
 				row.State, row.Backfill = n.backfillOf(filling[id], row)
 				continue
 			}
-			frontier = min(frontier, st.Frontier)
 			row.OpenBuckets += int64(st.Open)
 			row.Pieces += int64(stats[st.Key].Pieces)
 			row.Bytes += stats[st.Key].Bytes
 		}
-		if frontier != math.MinInt64 && row.Backfill == nil {
-			row.Frontier = &frontier
+		if row.Backfill == nil {
+			row.Frontier = frontierOf(p.Behind(m), byID)
 		}
 		if takesQuantiles(m.Expr) {
 			bound := query.SketchError
@@ -85,6 +83,23 @@ func (n *node) Materializations(ctx context.Context) ([]api.Materialization, err
 		out = append(out, row)
 	}
 	return out, nil
+}
+
+// frontierOf returns the least frontier of streams, ms: math.MaxInt64 while input is sealed. It is nil where there is none: nothing is read,
+// or of a stream nothing is published yet.
+func frontierOf(streams map[plan.StreamID]struct{}, states map[plan.StreamID]*pane.StreamState) *int64 {
+	if len(streams) == 0 {
+		return nil
+	}
+	least := int64(math.MaxInt64)
+	for id := range streams {
+		st := states[id]
+		if st == nil || st.Frontier == math.MinInt64 {
+			return nil
+		}
+		least = min(least, st.Frontier)
+	}
+	return &least
 }
 
 // backfillOf returns the state of a materialization with a stream that is still being folded from the log, and how far that is. Of

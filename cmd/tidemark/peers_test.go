@@ -27,12 +27,16 @@ import (
 // observed is how long Prometheus scrapes before the questions; everything is asked about this span of time.
 const observed = 40 * time.Second
 
+// lookedBack is how far both look back for the newest sample: what lies before the first write is the upstream's to answer, and the questions
+// are asked soon after it.
+const lookedBack = "15s"
+
 // TestPeers runs a real Prometheus with real targets against the service, which is stopped and started again on the way, while
 // one target dies. Behind a barrier the service answers what its plan covers as Prometheus does, from panes alone; what the
 // plan does not cover it hands on unchanged; and no sample is lost or doubled.
 func TestPeers(t *testing.T) {
 	requirePeers(t)
-	s := newSite(t, "", "--log.level=warn")
+	s := newSite(t, "", "--log.level=warn", "--query.lookback-delta="+lookedBack)
 	p, first := startPeers(t, s.url()+"/api/v1/write")
 	s.configure(peersConfig + "exact: {local: false, upstream: \"" + p.url + "\"}\n")
 	service := s.serveReady()

@@ -343,16 +343,16 @@ func (s *site) barrier(at int64) (completeThrough int64, err error) {
 	}
 	var answer struct {
 		Data struct {
-			CompleteThrough int64 `json:"complete_through_ms"`
+			CompleteThrough *int64 `json:"complete_through_ms"`
 		}
 	}
 	if r.code != http.StatusOK {
 		return 0, fmt.Errorf("barrier: status %d: %s", r.code, r.body)
 	}
-	if err := json.Unmarshal([]byte(r.body), &answer); err != nil {
+	if err := json.Unmarshal([]byte(r.body), &answer); err != nil || answer.Data.CompleteThrough == nil {
 		return 0, fmt.Errorf("barrier: %w in %s", err, r.body)
 	}
-	return answer.Data.CompleteThrough, nil
+	return *answer.Data.CompleteThrough, nil
 }
 
 // metric returns the value of one line of /metrics, named as it stands there; a line that is not there fails the test.

@@ -127,7 +127,7 @@ func launchPeers(t *testing.T, writeTo string) *peers {
 	exporter(lasting)
 	p.mortal = exporter(mortal)
 	p.prometheus = start(t, "prometheus", exec.Command("prometheus", "--config.file="+config,
-		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+own, "--log.level=warn"))
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+own, "--log.level=warn", "--query.lookback-delta="+lookedBack))
 	return p
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -322,7 +323,7 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 	}
 	defer listener.Close()
 	f.listening(listener.Addr())
-	logger.Info("Starting Tidemark", "version", build().Version, "revision", build().Revision)
+	logger.Info("Starting Tidemark", "version", build().Version, "revision", build().Revision, "config", f.configRead(), "storage", absolute(f.storagePath))
 	reportFindings(logger, report)
 
 	n, err := openNode(f, cfg, p, logger)
@@ -353,12 +354,31 @@ func (f *serveFlags) serveOn(ctx context.Context, listen func() (net.Listener, e
 	return err
 }
 
+// configRead says which configuration file was read, after loadPlan.
+func (f *serveFlags) configRead() string {
+	if !f.configGiven {
+		return "none: there is no " + absolute(f.configFile)
+	}
+	return absolute(f.configFile)
+}
+
+// absolute is a path as it is found from anywhere, or as it was given if the process does not know where it stands.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
 func reportFindings(logger *slog.Logger, report plan.Report) {
 	if n := report.Skipped(); n > 0 {
 		logger.Warn("Some rules do not become recorded windows; `tidemark check rules` says which and why", "rules", n)
 	}
 	if n := report.Twice(); n > 0 {
 		logger.Warn("Some rules record the same name with the same labels as an earlier one, whose values are read where both have some; `tidemark check rules` says which", "rules", n)
+	}
+	if n := len(report.Notes); n > 0 {
+		logger.Warn("Something in the rule files has no effect; `tidemark check config` says all of it", "notes", n, "first", report.Notes[0])
 	}
 }
 
@@ -496,12 +516,14 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 	if f.adminAPI {
 		opts.Snapshot = n.snapshot
 	}
+	var began func() (int64, error)
 	if !cfg.Exact.Upstream.IsZero() {
 		up, err := newUpstream(cfg, upstream.Options{Timeout: f.timeout, Registerer: n.registry})
 		if err != nil {
 			return nil, &exitError{exitUsage, err}
 		}
 		opts.Upstream = up
+		began = n.events.Began // what came before, the upstream has
 	}
 	var exact query.Exact
 	if n.copy != nil {
@@ -509,7 +531,7 @@ func (f *serveFlags) handler(n *node, cfg *plan.Config, origin *regexp.Regexp) (
 		opts.Exemplars, opts.TSDB, opts.Metadata = n.copy.samples, n.copy.cardinality, n.copy.samples
 	}
 	engine := query.New(n.panes, query.Options{
-		Exact: exact, Live: n.answersLive, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.maxQueries(), MaxClientShare: f.queryShare,
+		Exact: exact, Began: began, Live: n.answersLive, Timeout: f.timeout, MaxSamples: f.maxSamples, LookbackDelta: f.lookback, MaxConcurrency: f.maxQueries(), MaxClientShare: f.queryShare,
 		SubqueryStep: func(int64) int64 { return time.Duration(cfg.EvaluationInterval).Milliseconds() },
 		Registerer:   n.registry, Records: n.windows,
 	})

@@ -152,7 +152,7 @@ func seconds(ms int64) string {
 type barrierAnswer struct {
 	Seq             uint64 `json:"seq"`
 	ClosedBuckets   int64  `json:"closed_buckets"`
-	CompleteThrough int64  `json:"complete_through_ms"`
+	CompleteThrough *int64 `json:"complete_through_ms"` // null: nothing is proven
 }
 
 // watermark says that everything up to t, in ms, has been written, and waits until it is published.

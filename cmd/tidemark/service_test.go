@@ -464,6 +464,8 @@ func TestExitCodes(t *testing.T) {
 		"circle.rules": "groups: [{name: g, rules: [{record: 'r:a', expr: 'r:b'}, {record: 'r:b', expr: 'r:a'}]}]",
 		"faulty.yml":   "rule_files: [faulty.rules]",
 		"circle.yml":   "rule_files: [circle.rules]",
+		"nothing.yml":  "experiment_label: task",
+		"panes.yml":    "exact: {local: false}",
 	} {
 		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -493,6 +495,10 @@ func TestExitCodes(t *testing.T) {
 		{exitUsage, "bad.yml:1: materializations[0].expr", []string{"check", "config", "bad.yml"}},
 		{exitUsage, "missing.yml", []string{"check", "config", "missing.yml"}},
 		{exitFindings, "histogram_count", []string{"check", "config", "rules.yml"}},
+		{exitOK, "SUCCESS: nothing.yml: materializations: 0, recording rules: 0\n", []string{"check", "config", "nothing.yml"}},
+		{exitOK, "only what is materialized can be answered\nSUCCESS: panes.yml: ", []string{"check", "config", "panes.yml"}},
+		{exitOK, "SUCCESS: tidemark.yml: materializations: 1, recording rules: 0\n", []string{"check", "config"}},
+		{exitOK, "SUCCESS: good.rules: materializations: 0, recording rules: 1\n", []string{"check", "rules", "good.rules"}},
 		{exitOK, "r:m", []string{"check", "rules", "good.rules"}},
 		{exitFindings, "histogram_count", []string{"check", "rules", "good.rules", "skip.rules"}},
 		{exitUsage, "broken.rules", []string{"check", "rules", "broken.rules"}},

@@ -123,7 +123,10 @@ func newCheckConfig(app *kingpin.Application) command {
 		if err != nil {
 			return &exitError{exitUsage, err}
 		}
-		return checkPlan(cfg, stdout)
+		if !cfg.Exact.Local && cfg.Exact.Upstream.IsZero() {
+			fmt.Fprintln(stdout, "note: exact: there is neither a local copy nor an upstream; only what is materialized can be answered")
+		}
+		return checkPlan(cfg, path, stdout)
 	}}
 }
 
@@ -148,11 +151,12 @@ func newCheckRules(app *kingpin.Application) command {
 			}
 			cfg.RuleFiles = append(cfg.RuleFiles, abs)
 		}
-		return checkPlan(cfg, stdout)
+		return checkPlan(cfg, strings.Join(paths, ", "), stdout)
 	}}
 }
 
-func checkPlan(cfg *plan.Config, stdout io.Writer) error {
+// checkPlan prints what becomes of a configuration, and at the end, unless something is found, that it is sound.
+func checkPlan(cfg *plan.Config, name string, stdout io.Writer) error {
 	_, report, err := plan.Build(cfg)
 	if err != nil {
 		return &exitError{exitUsage, err}
@@ -166,7 +170,8 @@ func checkPlan(cfg *plan.Config, stdout io.Writer) error {
 	if n := report.Skipped(); n > 0 {
 		return &exitError{exitFindings, fmt.Errorf("%d of the rules do not become recorded windows", n)}
 	}
-	return nil
+	_, err = fmt.Fprintf(stdout, "SUCCESS: %s: materializations: %d, recording rules: %d\n", name, len(report.Entries), len(report.Rules))
+	return err
 }
 
 func logGroup(app *kingpin.Application) *kingpin.CmdClause {

@@ -52,7 +52,7 @@ func (n *node) RuleGroups(ctx context.Context) ([]api.RuleGroup, error) {
 	}
 	add := func(f *plan.Finding, group string) {
 		if k := len(groups); k == 0 || groups[k-1].Name != group || groups[k-1].File != f.File || groups[k-1].Interval != float64(f.Every)/1000 {
-			groups = append(groups, api.RuleGroup{Name: group, File: f.File, Interval: float64(f.Every) / 1000})
+			groups = append(groups, api.RuleGroup{Name: group, File: f.File, Interval: float64(f.Every) / 1000, Limit: f.Limit})
 		}
 		r := api.RecordedRule{Name: f.Name, Query: f.Expr, Labels: f.Labels, Health: api.RuleOK}
 		if len(f.Reasons) > 0 {
@@ -102,7 +102,7 @@ func (n *node) dates(ctx context.Context, p *plan.Plan) (map[string]window.Evalu
 			continue
 		}
 		through, known := n.gate.now().UnixMilli(), true
-		for _, id := range m.Streams {
+		for id := range p.Behind(m) {
 			f, ok := frontiers[id]
 			known = known && ok && f != math.MinInt64
 			through = min(through, f)

@@ -122,7 +122,7 @@ func (p *Projection) checkpointLoop(ctx context.Context) error {
 	defer pace.Stop()
 	for {
 		p.pacing.step.Store(max(p.opts.roundSamples, roundPerSeries*int64(p.index.Len())) / Shards)
-		var round errgroup.Group // keeps the first error
+		var err error
 		for id := 0; id < Shards; {
 			select {
 			case <-ctx.Done():
@@ -135,11 +135,9 @@ func (p *Projection) checkpointLoop(ctx context.Context) error {
 			for i := range shards {
 				turn.Go(func() error { return p.checkpointShard(ctx, id+i) })
 			}
-			err := turn.Wait()
+			err = cmp.Or(err, turn.Wait())
 			id += shards
-			round.Go(func() error { return err })
 		}
-		err := round.Wait()
 		if err == nil {
 			err = p.flush(ctx)
 		}
@@ -157,7 +155,8 @@ func (p *Projection) checkpointLoop(ctx context.Context) error {
 	}
 }
 
-// Checkpoint writes every shard and makes it durable. Of each worker one shard stands still at a time.
+// Checkpoint writes every shard and makes it durable. Of each worker one shard stands still at a time. It is for whoever has the projection
+// write no checkpoints by itself: a shard is written by one at a time.
 func (p *Projection) Checkpoint(ctx context.Context) error {
 	var g errgroup.Group // one that fails does not keep the others from taking note of what they have written
 	for first := range p.workers {

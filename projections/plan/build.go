@@ -123,7 +123,7 @@ func newBuilder(c *Config, set *ruleSet) *builder {
 		}
 		b.add(r.record, &item{
 			finding: Finding{
-				File: r.file, Line: r.line, Group: r.group, Name: r.record, Expr: r.expr, Every: r.every, Labels: r.labels, Reasons: r.invalid,
+				File: r.file, Line: r.line, Group: r.group, Name: r.record, Expr: r.expr, Every: r.every, Limit: r.limit, Labels: r.labels, Reasons: r.invalid,
 				Fault: strings.Join(r.invalid, "; "),
 			},
 			mat: Materialization{

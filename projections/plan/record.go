@@ -285,30 +285,42 @@ func (p *Plan) validateReads() error {
 	return nil
 }
 
+// Behind returns the streams that a materialization of the plan reads, those behind the names that it reads included. One that has values
+// where there is no data may read none.
+func (p *Plan) Behind(m *Materialization) map[StreamID]struct{} {
+	found := make(map[StreamID]struct{}, len(m.Streams))
+	p.streamsBehind(m, found, make(map[*Materialization]struct{}))
+	return found
+}
+
+// streamsBehind adds to found the streams behind m, unless m was seen before.
+func (p *Plan) streamsBehind(m *Materialization, found map[StreamID]struct{}, seen map[*Materialization]struct{}) {
+	if _, ok := seen[m]; ok {
+		return
+	}
+	seen[m] = struct{}{}
+	for _, id := range m.Streams {
+		found[id] = struct{}{}
+	}
+	if len(m.Reads) == 0 {
+		return
+	}
+	for i := range p.Materializations {
+		if o := &p.Materializations[i]; slices.Contains(m.Reads, o.ReadAs()) {
+			p.streamsBehind(o, found, seen)
+		}
+	}
+}
+
 // Tracked returns the streams that materializations of layout full_window read, those behind the names that they read
 // included. It says nothing of whether the expression is recorded or evaluated when it is read, and parses nothing, so
 // that the fold may depend on it.
 func (p *Plan) Tracked() map[StreamID]struct{} {
 	tracked := make(map[StreamID]struct{})
 	seen := make(map[*Materialization]struct{})
-	var visit func(m *Materialization)
-	visit = func(m *Materialization) {
-		if _, ok := seen[m]; ok {
-			return
-		}
-		seen[m] = struct{}{}
-		for _, id := range m.Streams {
-			tracked[id] = struct{}{}
-		}
-		for i := range p.Materializations {
-			if o := &p.Materializations[i]; slices.Contains(m.Reads, o.ReadAs()) {
-				visit(o)
-			}
-		}
-	}
 	for i := range p.Materializations {
 		if m := &p.Materializations[i]; m.Layout == LayoutFullWindow {
-			visit(m)
+			p.streamsBehind(m, tracked, seen)
 		}
 	}
 	return tracked

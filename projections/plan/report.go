@@ -25,6 +25,7 @@ type Finding struct {
 	Name   string            // of the entry, or what the rule records
 	Expr   string            // as it is written
 	Every  int64             // ms
+	Limit  int               // of a rule's group, as it is written; 0: none. It is shown, and not held
 	Labels map[string]string // that a rule adds
 
 	Materialization string // its name in the plan, if it can be materialized

@@ -23,6 +23,7 @@ type rule struct {
 	record  string
 	expr    string
 	every   int64 // ms
+	limit   int   // of the group
 	labels  map[string]string
 	invalid []string // why it is not a valid rule
 }
@@ -136,6 +137,9 @@ func (set *ruleSet) read(path string, c *Config) error {
 		if g.QueryOffset != nil && *g.QueryOffset != 0 {
 			set.notes = append(set.notes, fmt.Sprintf("%s: group %q: query_offset %s has no effect on panes", file, g.Name, g.QueryOffset))
 		}
+		if g.Limit > 0 && slices.ContainsFunc(g.Rules, func(r rulefmt.Rule) bool { return r.Record != "" }) {
+			set.notes = append(set.notes, fmt.Sprintf("%s: group %q: limit %d is not held: a rule that gives more series is recorded with all of them", file, g.Name, g.Limit))
+		}
 		for ri, r := range g.Rules {
 			_, line := find(root, "groups", gi, "rules", ri)
 			bad := invalid[key{g.Name, ri + 1}]
@@ -150,7 +154,7 @@ func (set *ruleSet) read(path string, c *Config) error {
 			maps.Copy(labels, r.Labels)
 			set.rules = append(set.rules, rule{
 				file: file, line: line, group: g.Name, record: r.Record, expr: r.Expr,
-				every: every, labels: labels, invalid: bad,
+				every: every, limit: g.Limit, labels: labels, invalid: bad,
 			})
 		}
 	}

@@ -276,8 +276,20 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 			read[l] = &answers[of[i]]
 		}
 	}
+	began, err := e.opts.Began()
+	if err != nil {
+		return false, nil, &SourceError{err}
+	}
+	covered(leaves, read, began)
 	for _, in := range d.inners() {
-		if !in.judge(answers) {
+		from := int64(math.MinInt64) // what is recorded under a name is what there were samples for
+		if in.strict {
+			from = began
+			for _, r := range in.runs {
+				covered(r.leaves, read, began)
+			}
+		}
+		if !in.judge(answers, from) {
 			again = true
 		}
 	}
@@ -303,6 +315,17 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 	miss, err = v.fill(leaves, read, values)
 	res.Stats.Sketched = v.sketched
 	return false, miss, err
+}
+
+// covered has what was read for leaves cover nothing before a time, in ms.
+func covered(leaves []*leaf, read map[*leaf]*Answer, from int64) {
+	for _, l := range leaves {
+		if a := read[l]; a != nil && a.CoverageStart < from {
+			later := *a // others read the same
+			later.CoverageStart = from
+			read[l] = &later
+		}
+	}
 }
 
 // fillRun evaluates the leaves of a run. The exact source stands in for those that panes cannot tell, if it may.

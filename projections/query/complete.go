@@ -20,6 +20,9 @@ func (l *leaf) check(a *Answer, live *liveSteps) *MissError {
 		return l.miss(ReasonNoMaterialization, "the plan has just dropped the stream")
 	}
 	first, last := times.start, times.last()
+	if a.CoverageStart == math.MaxInt64 {
+		return l.miss(ReasonBeforeRetention, "nothing was written yet")
+	}
 	if a.CoverageStart != math.MinInt64 && first-l.window < a.CoverageStart {
 		return l.miss(ReasonBeforeRetention, "the window ending at %d begins before the coverage at %d", first, a.CoverageStart)
 	}

@@ -307,7 +307,7 @@ func TestConcurrency_TheCopyLagsBehindPanes(t *testing.T) {
 				done <- err
 			}()
 		}
-		name := labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, "named")
+		name := labels.MustNewMatcher(labels.MatchEqual, "__name__", "named")
 		go func() {
 			_, _, err := e.RecordedSamples(t.Context(), 300_000, 300_000, name)
 			done <- err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -55,6 +56,7 @@ type Options struct {
 	Records        Records                       // default: recorded windows are evaluated when they are read
 	Live           func() bool                   // whether steps that are not published are answered from open panes; default: they are a miss
 	Exact          Exact                         // default: what panes cannot answer is a miss
+	Began          func() (int64, error)         // from when on, ms, there are samples in panes, where somebody else has older ones: windows that reach back further are a miss. Default: panes have all there is
 	Logger         *slog.Logger                  // default: none
 	Registerer     prometheus.Registerer         // default: metrics are kept and not registered
 }
@@ -77,6 +79,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Live == nil {
 		o.Live = func() bool { return false }
+	}
+	if o.Began == nil {
+		o.Began = func() (int64, error) { return math.MinInt64, nil }
 	}
 	if o.SubqueryStep == nil {
 		o.SubqueryStep = func(int64) int64 { return time.Minute.Milliseconds() }

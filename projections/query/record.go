@@ -133,8 +133,9 @@ func (m *material) reached(i int) stream {
 }
 
 // judge finds the recorded steps that are not clean as of the answers: those are kept in in.dirty. A step is clean if it is
-// published, and no bucket that overlaps it was opened, closed or corrected after the event that it is as of.
-func (in *inner) judge(answers []Answer) (clean bool) {
+// published, reaches back no further than from, in ms, and no bucket that overlaps it was opened, closed or corrected after the event that
+// it is as of.
+func (in *inner) judge(answers []Answer, from int64) (clean bool) {
 	clean = true
 	for i, r := range in.material.reaches {
 		if len(in.tracked) == 0 {
@@ -142,7 +143,7 @@ func (in *inner) judge(answers []Answer) (clean bool) {
 		}
 		a, width := &answers[in.tracked[i]], in.material.reached(i).PaneMillis
 		for _, s := range in.recorded {
-			if !isClean(&s, r, width, a) {
+			if s.Time-r.Back < from || !isClean(&s, r, width, a) {
 				if in.dirty == nil {
 					in.dirty = map[int64]bool{}
 				}

@@ -29,7 +29,7 @@ type Barrier interface {
 type BarrierResult struct {
 	Seq             log.Seq
 	ClosedBuckets   int64
-	CompleteThrough int64 // ms; math.MinInt64 if no pane stream exists
+	CompleteThrough int64 // ms; math.MinInt64 if nothing is proven, as where no pane stream exists
 	Warnings        []string
 }
 
@@ -218,7 +218,11 @@ func encodeBarrier(_ context.Context, w http.ResponseWriter, response any) error
 	res := response.(BarrierResult)
 	b := strconv.AppendUint([]byte(`{"status":"success","data":{"seq":`), uint64(res.Seq), 10)
 	b = strconv.AppendInt(append(b, `,"closed_buckets":`...), res.ClosedBuckets, 10)
-	b = strconv.AppendInt(append(b, `,"complete_through_ms":`...), res.CompleteThrough, 10)
+	if b = append(b, `,"complete_through_ms":`...); res.CompleteThrough == math.MinInt64 {
+		b = append(b, "null"...)
+	} else {
+		b = strconv.AppendInt(b, res.CompleteThrough, 10)
+	}
 	b = appendStrings(append(b, '}'), `,"warnings":`, res.Warnings)
 	writeJSON(w, http.StatusOK, append(b, '}'))
 	return nil

@@ -22,8 +22,8 @@ type RuleGroup struct {
 	Name           string         `json:"name"`
 	File           string         `json:"file"`
 	Rules          []RecordedRule `json:"rules"`
-	Interval       float64        `json:"interval"` // seconds
-	Limit          int            `json:"limit"`
+	Interval       float64        `json:"interval"`       // seconds
+	Limit          int            `json:"limit"`          // as it is written; nothing holds it
 	EvaluationTime float64        `json:"evaluationTime"` // seconds, of all its rules
 	LastEvaluation time.Time      `json:"lastEvaluation"` // the newest of its rules
 }

@@ -166,7 +166,7 @@ type Materialization struct {
 	Layout      string `json:"layout"`
 	Every       string `json:"every"`       // the grid's step, as a PromQL duration
 	State       string `json:"state"`       // materializing, ready or serving
-	Frontier    *int64 `json:"frontier_ms"` // null before anything closed
+	Frontier    *int64 `json:"frontier_ms"` // of all that it reads; null before anything closed, and where it reads nothing
 	OpenBuckets int64  `json:"open_buckets"`
 	Pieces      int64  `json:"pieces"`
 	Bytes       int64  `json:"bytes"`
