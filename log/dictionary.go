@@ -33,7 +33,7 @@ const (
 // A reference is assigned by Resolve, in memory, and is *fresh* until the committer puts its definition into the batch of
 // the first event, in the order of the log, that uses it (L6). So two concurrent requests with the same new series are right
 // whichever is committed first. From then on the definition is found in the store, and what the caches hold is only a
-// matter of speed: they are bounded, and forget by generations (a full young generation becomes the old one, whose
+// matter of speed: they are bounded by what is in use (aliasShard.turnOver), and forget by generations (a full young generation becomes the old one, whose
 // predecessor is dropped; what is found in the old one moves to the young).
 //
 // Lock order: stripe, then fresh. An entry leaves `fresh` only after its definition is in the store, and Resolve looks at
@@ -44,7 +44,6 @@ type Dictionary struct {
 	census Census // nil: nobody counts
 	store  storeReader
 	seed   uint64
-	limit  int // entries of one generation of one shard
 
 	shards  [dictionaryShards]aliasShard
 	stripes [resolveStripes]sync.Mutex
@@ -103,6 +102,9 @@ type freshSeries struct {
 type aliasShard struct {
 	sync.RWMutex
 	young, old map[Hash]SeriesRef
+	limit      int // entries of a generation
+	least      int // of them, those that there is always room for
+	again      int // entries of the young generation that were known before
 	// spellings of a series that were remembered, by generation like the above.
 	spellings, oldSpellings map[SeriesRef]spelling
 }
@@ -115,10 +117,12 @@ type spelling struct {
 }
 
 func newDictionary(store storeReader, seed uint64, cache int, next SeriesRef) *Dictionary {
-	d := &Dictionary{store: store, seed: seed, limit: max(1, cache/(2*dictionaryShards))}
+	d := &Dictionary{store: store, seed: seed}
 	for i := range d.shards {
-		d.shards[i].young = make(map[Hash]SeriesRef)
-		d.shards[i].spellings = make(map[SeriesRef]spelling)
+		s := &d.shards[i]
+		s.young, s.spellings = make(map[Hash]SeriesRef), make(map[SeriesRef]spelling)
+		s.least = max(1, cache/(2*dictionaryShards))
+		s.limit = s.least
 	}
 	d.fresh.byHash = make(map[Hash]*freshSeries)
 	d.fresh.byRef = make(map[SeriesRef]*freshSeries)
@@ -154,19 +158,36 @@ func (d *Dictionary) Lookup(h Hash) (SeriesRef, bool) {
 	if ok {
 		s.Lock()
 		if now, still := s.old[h]; still && now == ref { // it may have been purged meanwhile
-			s.put(h, ref, d.limit)
+			s.put(h, ref, true)
 		}
 		s.Unlock()
 	}
 	return ref, ok
 }
 
-// put must be called with the lock held.
-func (s *aliasShard) put(h Hash, ref SeriesRef, limit int) {
-	if len(s.young) >= limit {
-		s.old, s.young = s.young, make(map[Hash]SeriesRef, limit)
+// put must be called with the lock held. known is whether the series was known before.
+func (s *aliasShard) put(h Hash, ref SeriesRef, known bool) {
+	if len(s.young) >= s.limit {
+		s.turnOver()
+	}
+	if known {
+		s.again++
 	}
 	s.young[h] = ref
+}
+
+// turnOver begins another generation. If most entries of the last one were of series that were known before, more series take turns than
+// there is room for, or nearly so, and each that is forgotten costs two reads of the store: there is room for twice as many then. New ones,
+// of which most may never come again, make no more room, and what few come back to is given back.
+func (s *aliasShard) turnOver() {
+	switch {
+	case s.again > s.limit/2:
+		s.limit = min(2*s.limit, max(s.least, maxDictionaryCache/(2*dictionaryShards)))
+	case s.again < s.limit/8:
+		s.limit = max(s.limit/2, s.least)
+	}
+	s.again = 0
+	s.old, s.young = s.young, make(map[Hash]SeriesRef, len(s.young))
 }
 
 // Resolve returns the reference of a label set after Lookup(raw) has missed, assigns one if it has none, and remembers raw
@@ -187,13 +208,14 @@ func (d *Dictionary) Resolve(raw Hash, ls labels.Labels) (SeriesRef, error) {
 		d.callBack(ref) // under the stripe, so it is not forgotten
 		d.fresh.Unlock()
 	}
-	if err == nil && ref == 0 {
+	known := ref != 0
+	if err == nil && !known {
 		ref, err = d.assign(hash, encoded, ls)
 	}
 	if err != nil {
 		return 0, err
 	}
-	d.remember(raw, ref)
+	d.remember(raw, ref, known)
 	return ref, nil
 }
 
@@ -268,7 +290,7 @@ func (d *Dictionary) assign(hash Hash, encoded []byte, ls labels.Labels) (Series
 }
 
 // remember makes raw an alias of ref. At most maxAliases of a series are held, wherever their hashes fall.
-func (d *Dictionary) remember(raw Hash, ref SeriesRef) {
+func (d *Dictionary) remember(raw Hash, ref SeriesRef, known bool) {
 	s := &d.shards[uint64(ref)%dictionaryShards]
 	s.Lock()
 	sp, seen := s.spellings[ref]
@@ -282,7 +304,7 @@ func (d *Dictionary) remember(raw Hash, ref SeriesRef) {
 	if seen && sp.first != raw && !slices.Contains(sp.more, raw) {
 		evicted, evict = sp.add(raw)
 	}
-	if len(s.spellings) >= d.limit {
+	if len(s.spellings) >= s.limit {
 		s.oldSpellings, s.spellings = s.spellings, make(map[SeriesRef]spelling)
 	}
 	s.spellings[ref] = sp
@@ -297,7 +319,7 @@ func (d *Dictionary) remember(raw Hash, ref SeriesRef) {
 	}
 	s = &d.shards[raw[0]%dictionaryShards]
 	s.Lock()
-	s.put(raw, ref, d.limit)
+	s.put(raw, ref, known)
 	s.Unlock()
 }
 

@@ -129,6 +129,39 @@ func TestL8_AliasesAreBounded(t *testing.T) {
 	}
 }
 
+// TestL8_RoomForWhatIsInUse: series that come again and again are soon found without a look at the store, however many they are; new ones make
+// no room, and when they are all that comes, the room is given back. Seen to read the store for each with a limit that stays.
+func TestL8_RoomForWhatIsInUse(t *testing.T) {
+	const cache = 2 * dictionaryShards * 8
+	d := newDictionary(&memoryStore{}, 1, cache, 1)
+	missed := func(from, to int) (n int) {
+		for i := from; i < to; i++ {
+			if _, ok := d.Lookup(numbered(i)); ok {
+				continue
+			}
+			n++
+			if _, err := d.Resolve(numbered(i), series(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return n
+	}
+	const inUse = 10 * cache
+	rounds := 0
+	for missed(0, inUse) > 0 {
+		if rounds++; rounds == 12 {
+			t.Fatalf("in round %d still %d of %d are looked for in the store", rounds, missed(0, inUse), inUse)
+		}
+	}
+	if n := cached(d); n > 4*inUse {
+		t.Errorf("%d entries for %d series in use", n, inUse)
+	}
+	missed(inUse, 20*inUse)
+	if n := cached(d); n > cache {
+		t.Errorf("%d entries after many new series, %d are configured", n, cache)
+	}
+}
+
 // TestL8_HotAliasesStay: what is looked up moves to the young generation and outlives the turnover.
 func TestL8_HotAliasesStay(t *testing.T) {
 	const limit = 2 * dictionaryShards * 8

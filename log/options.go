@@ -14,8 +14,10 @@ import (
 const (
 	DefaultMaxEventBytes   = 64 << 20 // encoded columns of one event
 	DefaultTailBytes       = 64 << 20 // decoded recent events, shared by all subscribers
-	DefaultDictionaryCache = 1 << 20  // aliases held in memory, about 100 bytes each
+	DefaultDictionaryCache = 1 << 20  // aliases held in memory, about 100 bytes each; where more are in use, up to maxDictionaryCache
 	DefaultCacheBytes      = 64 << 20 // the store's block cache
+
+	maxDictionaryCache = 1 << 24
 
 	queueLength    = 256      // appends that wait for the committer; more block
 	maxBatchEvents = 1024     // of one Pebble batch

@@ -32,7 +32,7 @@ func TestBenchPeers(t *testing.T) {
 			t.Errorf("%d figures, want %d: %s", n, columns, line)
 		}
 	}
-	if rows != 5+4*len(dashboard) {
+	if rows != 6+4*len(dashboard) {
 		t.Errorf("%d rows:\n%s", rows, out)
 	}
 }

@@ -331,6 +331,16 @@ exact: {upstream: '` + up.URL + `'}
 	v = v.restart()
 	routes(want)
 	v.mustStop()
+
+	// An exact copy beside the upstream has nothing older either.
+	v = startService(t, setup{dir: t.TempDir(), config: panesOfAMinute + "exact: {local: true, upstream: '" + up.URL + "'}\n"})
+	v.send(sent{"m", 90_000, 1}, sent{"m", 150_000, 1})
+	v.barrier(180_000)
+	routes(map[string]map[int64]string{
+		panes:                     {120_000: "upstream", 180_000: "warm"},
+		"count_over_time(m[90s])": {120_000: "upstream", 180_000: "local"},
+	})
+	v.mustStop()
 }
 
 // An upstream that is down takes nothing from warm answers, and what only it could answer says why it does not.

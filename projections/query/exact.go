@@ -189,7 +189,11 @@ func (e *Engine) route(ctx context.Context, parts []part, c Common, s steps, fro
 	if res.Stats.Raw == len(behind) {
 		return nil // what the engine reads for the expression itself is there
 	}
-	from.exact, from.names = e.opts.Exact, d.names()
+	began, err := e.opts.Began()
+	if err != nil {
+		return &SourceError{err}
+	}
+	from.exact, from.names, from.oldest = e.opts.Exact, d.names(), max(began, math.MinInt64+1)-1
 	// Beside samples the engine looks back as Prometheus does. What stands in the place of leaves ends in stale markers (Q3).
 	res.query.Statement().(*parser.EvalStmt).LookbackDelta = e.lookback(c)
 	return nil
@@ -207,6 +211,7 @@ type feed struct {
 	values results
 	names  plan.Named
 	exact  Exact
+	oldest int64 // ms; what lies up to it is somebody else's to tell, whatever the exact source has
 	miss   atomic.Pointer[MissError]
 }
 
@@ -223,7 +228,7 @@ func (f *feed) Querier(mint, maxt int64) (storage.Querier, error) {
 		return nil, err
 	}
 	// Asked when the querier is open: what it lacks is known then.
-	return &feedQuerier{Querier: q, feed: f, oldest: f.exact.Oldest()}, nil
+	return &feedQuerier{Querier: q, feed: f, oldest: max(f.oldest, f.exact.Oldest())}, nil
 }
 
 type feedQuerier struct {
