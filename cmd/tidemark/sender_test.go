@@ -77,7 +77,9 @@ type sender struct {
 	disks [2]*smallDisk
 }
 
-// fullDisk has both services on a disk without a byte left until they have refused something for that, and then gives them space again.
+// fullDisk has both services on a disk with a megabyte left until they have refused something for that, and then gives them space again. The
+// megabyte is for what they have acknowledged a moment ago and the exact copy has yet to write, which stops until the next start where it
+// finds no room; disks without a byte are in the tests of full disks.
 // Where no disk can be mounted they are started anew with a reserve that no disk has.
 func (p *sender) fullDisk(services *[2]*process) {
 	p.t.Helper()
@@ -88,7 +90,7 @@ func (p *sender) fullDisk(services *[2]*process) {
 			services[i] = s.serve("--log.min-free-bytes=1EiB")
 			continue
 		}
-		whole[i] = p.disks[i].fill(0)
+		whole[i] = p.disks[i].fill(1 << 20)
 	}
 	poll(p.t, readyWithin, "a refusal for want of space", func() (bool, string) {
 		done := true

@@ -64,7 +64,7 @@ type attempt struct {
 
 // evaluateOnce evaluates the request. Errors are errUnfit only where direct, and errCopyLags only without copyHas.
 func (e *Engine) evaluateOnce(ctx context.Context, c Common, s steps, newQuery queryMaker, place *slot, how attempt) (*Result, error) {
-	from := &feed{values: results{}}
+	from := newFeed()
 	q, parts, d, err := e.prepare(ctx, c, s, newQuery, from, how.direct)
 	if err != nil {
 		return nil, err

@@ -215,6 +215,8 @@ type feed struct {
 	miss   atomic.Pointer[MissError]
 }
 
+func newFeed() *feed { return &feed{values: results{}, oldest: math.MinInt64} }
+
 // missed returns why the exact source could not answer after all, or nil.
 func (f *feed) missed() *MissError { return f.miss.Load() }
 

@@ -40,9 +40,9 @@ func (e *Engine) ExplainRange(ctx context.Context, p RangeParams) ([]Part, error
 }
 
 func (e *Engine) explain(ctx context.Context, c Common, s steps, newQuery queryMaker) ([]Part, error) {
-	q, parts, _, err := e.prepare(ctx, c, s, newQuery, &feed{values: results{}}, true)
+	q, parts, _, err := e.prepare(ctx, c, s, newQuery, newFeed(), true)
 	if errors.Is(err, errUnfit) {
-		q, parts, _, err = e.prepare(ctx, c, s, newQuery, &feed{values: results{}}, false)
+		q, parts, _, err = e.prepare(ctx, c, s, newQuery, newFeed(), false)
 	}
 	if err != nil {
 		return nil, err

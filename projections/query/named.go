@@ -224,7 +224,7 @@ func (d *demand) prepare(ctx context.Context, in *inner) error {
 
 // run makes the engine's query of m at s.
 func (d *demand) run(ctx context.Context, m *material, s steps) (*run, error) {
-	out := &run{steps: s, from: &feed{values: results{}}}
+	out := &run{steps: s, from: newFeed()}
 	q, err := d.engine.promql.NewRangeQuery(ctx, out.from, atStepOnly(), m.Expr, toTime(s.start), toTime(s.end), toDuration(s.every))
 	if err != nil {
 		return nil, &SourceError{fmt.Errorf("materialization %s: %w", m.Name, err)}
