@@ -48,6 +48,7 @@ type Dictionary struct {
 	shards  [dictionaryShards]aliasShard
 	stripes [resolveStripes]sync.Mutex
 
+	epoch      atomic.Uint64 // see Epoch
 	freshCount atomic.Int64
 	leaving    atomic.Bool          // something is retiring or forgotten, or was
 	learn      chan struct{}        // has room for one: known is full
@@ -102,9 +103,10 @@ type freshSeries struct {
 type aliasShard struct {
 	sync.RWMutex
 	young, old map[Hash]SeriesRef
-	limit      int // entries of a generation
-	least      int // of them, those that there is always room for
-	again      int // entries of the young generation that were known before
+	limit      int    // entries of a generation
+	least      int    // of them, those that there is always room for
+	again      int    // entries of the young generation that were known before
+	turned     uint64 // the epoch in which the young generation began
 	// spellings of a series that were remembered, by generation like the above.
 	spellings, oldSpellings map[SeriesRef]spelling
 }
@@ -158,22 +160,31 @@ func (d *Dictionary) Lookup(h Hash) (SeriesRef, bool) {
 	if ok {
 		s.Lock()
 		if now, still := s.old[h]; still && now == ref { // it may have been purged meanwhile
-			s.put(h, ref, true)
+			d.put(s, h, ref, true)
 		}
 		s.Unlock()
 	}
 	return ref, ok
 }
 
+// Epoch is another number once references that Lookup gave may have been retired or dropped, or are in the old generation, half of whose
+// time is over: who has kept what Lookup said is to look it up again then. For the length of a request it may be kept whatever Epoch
+// says: an append that comes too late is refused with ErrForgotten.
+func (d *Dictionary) Epoch() uint64 { return d.epoch.Load() }
+
 // put must be called with the lock held. known is whether the series was known before.
-func (s *aliasShard) put(h Hash, ref SeriesRef, known bool) {
+func (d *Dictionary) put(s *aliasShard, h Hash, ref SeriesRef, known bool) {
 	if len(s.young) >= s.limit {
 		s.turnOver()
+		s.turned = d.epoch.Load()
 	}
 	if known {
 		s.again++
 	}
 	s.young[h] = ref
+	if s.old != nil && len(s.young) == (s.limit+1)/2 {
+		d.epoch.CompareAndSwap(s.turned, s.turned+1)
+	}
 }
 
 // turnOver begins another generation. If most entries of the last one were of series that were known before, more series take turns than
@@ -319,7 +330,7 @@ func (d *Dictionary) remember(raw Hash, ref SeriesRef, known bool) {
 	}
 	s = &d.shards[raw[0]%dictionaryShards]
 	s.Lock()
-	s.put(raw, ref, known)
+	d.put(s, raw, ref, known)
 	s.Unlock()
 }
 

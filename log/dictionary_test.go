@@ -182,6 +182,37 @@ func TestL8_HotAliasesStay(t *testing.T) {
 	}
 }
 
+// What is looked up anew whenever the epoch is another stays, and the epoch is not another for every few new series.
+func TestL8_WhatIsKeptElsewhereStays(t *testing.T) {
+	const limit = 2 * dictionaryShards * 8
+	d := newDictionary(&memoryStore{}, 1, limit, 1)
+	for i := range 20 {
+		if _, err := d.Resolve(numbered(i), series(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	epoch, changes := d.Epoch(), 0
+	const others = 20 * limit
+	for i := range others {
+		if _, err := d.Resolve(numbered(100+i), series(100+i)); err != nil {
+			t.Fatal(err)
+		}
+		if d.Epoch() == epoch {
+			continue
+		}
+		epoch = d.Epoch()
+		changes++
+		for k := range 20 {
+			if ref, ok := d.Lookup(numbered(k)); !ok || ref != SeriesRef(k+1) {
+				t.Fatalf("series %d is gone after %d others", k, i)
+			}
+		}
+	}
+	if changes == 0 || changes > 4*others/(limit/2) {
+		t.Errorf("%d epochs for %d new series, %d of which are a generation", changes, others, limit/2)
+	}
+}
+
 // TestDictionary_Refuses: labels that are not canonical, and references that nobody resolved.
 func TestDictionary_Refuses(t *testing.T) {
 	noLeak(t)

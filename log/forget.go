@@ -287,6 +287,7 @@ func (d *Dictionary) abandon(f *freshSeries, now time.Duration) bool {
 
 // purge removes the aliases of series from the caches.
 func (d *Dictionary) purge(of func(SeriesRef) bool) {
+	d.epoch.Add(1)
 	for i := range d.shards {
 		s := &d.shards[i]
 		s.Lock()

@@ -212,8 +212,8 @@ type memoryFlags struct {
 
 func newBenchMemory(group *kingpin.CmdClause) command {
 	f := &memoryFlags{}
-	c := group.Command("memory", "Write as fast as the service takes it, and compare what it takes of memory and disk, and how many goroutines it has, in the second half of the time with the first. "+
-		"A day of event time is kept, and five minutes of the log.")
+	c := group.Command("memory", "Write as fast as the service takes it, and compare what it takes of memory and disk, and how many goroutines it has, in the last third of the time with the third before. "+
+		"A day of event time is kept, and five minutes of the log; the service remembers the requests of ten minutes, so that the first third fills what is to stay full if --duration is 30m or more.")
 	c.Flag("series", "Series.").Default("10000").IntVar(&f.shape.series)
 	c.Flag("senders", "Connections that write at one time.").Default("8").IntVar(&f.shape.senders)
 	c.Flag("duration", "How long to write.").Default("30m").DurationVar(&f.duration)
@@ -222,8 +222,8 @@ func newBenchMemory(group *kingpin.CmdClause) command {
 		if err := f.shape.check(); err != nil {
 			return err
 		}
-		if f.duration < 2*memoryEvery {
-			return &exitError{exitUsage, fmt.Errorf("--duration must be at least %s", 2*memoryEvery)}
+		if f.duration < 4*memoryEvery {
+			return &exitError{exitUsage, fmt.Errorf("--duration must be at least %s", 4*memoryEvery)}
 		}
 		b := &bench{report: newReport(stdout), progress: stderr}
 		return onChild(ctx, memoryConfig, func(_ *child, s *service, dir string) error { return b.memory(ctx, s, dir, f) })
@@ -280,13 +280,17 @@ func (b *bench) memory(ctx context.Context, s *service, dir string, f *memoryFla
 	b.report.figure(name, res.samples, float64(res.samples)/res.elapsed.Seconds(), "samples/s")
 	b.report.latency(name, &res.took, time.Millisecond, "ms")
 	for _, k := range looks {
-		first, second := slices.Max(k.seen[:len(k.seen)/2+1]), slices.Max(k.seen[len(k.seen)/2:])
+		n := len(k.seen)
+		if n < 3 {
+			return fmt.Errorf("%d looks in %s are too few to compare", n, f.duration)
+		}
+		before, last := slices.Max(k.seen[n/3:2*n/3]), slices.Max(k.seen[2*n/3:])
 		per := 1.0
 		if k.unit == "MB" {
 			per = 1 << 20
 		}
-		b.report.figure(name+"/"+k.name, res.samples, second/per, k.unit)
-		b.report.figure(name+"/"+k.name, res.samples, second/first, "second-half/first-half")
+		b.report.figure(name+"/"+k.name, res.samples, last/per, k.unit)
+		b.report.figure(name+"/"+k.name, res.samples, last/before, "last-third/middle-third")
 	}
 	return nil
 }

@@ -19,10 +19,10 @@ func TestBenchGrowthAndMemory(t *testing.T) {
 			},
 		},
 		{
-			[]string{"memory", "--series=500", "--senders=2", "--duration=5s"},
+			[]string{"memory", "--series=500", "--senders=2", "--duration=12s"},
 			[]string{
-				"Memory/series=500 samples/s", "Memory/series=500/resident MB", "Memory/series=500/resident second-half/first-half", "Memory/series=500/heap second-half/first-half",
-				"Memory/series=500/goroutines second-half/first-half", "Memory/series=500/disk second-half/first-half",
+				"Memory/series=500 samples/s", "Memory/series=500/resident MB", "Memory/series=500/resident last-third/middle-third", "Memory/series=500/heap last-third/middle-third",
+				"Memory/series=500/goroutines last-third/middle-third", "Memory/series=500/disk last-third/middle-third",
 			},
 		},
 	} {

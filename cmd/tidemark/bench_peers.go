@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -355,6 +357,7 @@ func (p *peer) load(ctx context.Context, s *service, l *load, rounds int64) (tim
 
 // ask asks the dashboard's questions for the last hour up to end, ms, and for end alone. Tidemark's answers must be warm.
 func (f *peerFlags) ask(ctx context.Context, p *peer, s *service, end int64, r *peerRun) error {
+	var body bytes.Buffer
 	span := min(int64(3_600_000), f.history.Milliseconds()-300_000)
 	for i, expr := range dashboard {
 		for _, q := range []struct {
@@ -364,9 +367,15 @@ func (f *peerFlags) ask(ctx context.Context, p *peer, s *service, end int64, r *
 			{oracle.Query{Expr: expr, Start: end}, &r.instant[i]},
 			{oracle.Query{Expr: expr, Start: end - span, End: end, Step: 15_000}, &r.ranged[i]},
 		} {
+			// The first answer is looked at. What this process does with answers must not weigh on what they take, so the others are not.
+			answer, err := s.ask(ctx, q.q)
+			if m, ok := answer.outcome.Value.(promql.Matrix); ok {
+				r.answers[i] = len(m)
+			}
+			answer.outcome.Value = nil
+			runtime.GC()
 			var took latencies
-			for began := time.Now(); took.n == 0 || took.n < uint64(f.requests) && time.Since(began) < f.limit; {
-				answer, err := s.ask(ctx, q.q)
+			for began := time.Now(); ; answer, err = s.again(ctx, q.q, &body) {
 				if err != nil {
 					return err
 				}
@@ -376,10 +385,10 @@ func (f *peerFlags) ask(ctx context.Context, p *peer, s *service, end int64, r *
 				if p.own() && answer.route != query.RouteWarm {
 					return fmt.Errorf("%s: the answer is not warm, but %s", expr, answer.route)
 				}
-				if m, ok := answer.outcome.Value.(promql.Matrix); ok {
-					r.answers[i] = len(m)
-				}
 				took.add(answer.took)
+				if took.n >= uint64(f.requests) || time.Since(began) >= f.limit {
+					break
+				}
 			}
 			*q.into = asked{took.quantile(0.5), took.quantile(0.99)}
 		}

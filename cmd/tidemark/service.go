@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,31 +82,42 @@ type envelope struct {
 	Infos     []string        `json:"infos"`
 }
 
-// call posts a form and reads the whole answer.
-func (s *service) call(ctx context.Context, path string, form url.Values) (*envelope, *http.Response, time.Duration, error) {
+// post posts a form and reads the whole answer into body.
+func (s *service) post(ctx context.Context, path string, form url.Values, body *bytes.Buffer) (res *http.Response, took time.Duration, err error) {
 	u := s.url + path
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u, strings.NewReader(form.Encode()))
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, 0, err
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	began := time.Now()
-	res, err := s.http.Do(req)
+	res, err = s.http.Do(req)
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, 0, err
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxQueryBytes+1))
-	took := time.Since(began)
-	if err == nil && len(body) > maxQueryBytes {
+	body.Reset()
+	n, err := body.ReadFrom(io.LimitReader(res.Body, maxQueryBytes+1))
+	took = time.Since(began)
+	if err == nil && n > maxQueryBytes {
 		err = fmt.Errorf("the answer has more than %d bytes", maxQueryBytes)
 	}
 	if err != nil {
-		return nil, nil, 0, fmt.Errorf("%s: %w", u, err)
+		return nil, 0, fmt.Errorf("%s: %w", u, err)
+	}
+	return res, took, nil
+}
+
+// call posts a form and reads the envelope of the answer.
+func (s *service) call(ctx context.Context, path string, form url.Values) (*envelope, *http.Response, time.Duration, error) {
+	var body bytes.Buffer
+	res, took, err := s.post(ctx, path, form, &body)
+	if err != nil {
+		return nil, nil, 0, err
 	}
 	var e envelope
-	if err := json.Unmarshal(body, &e); err != nil {
-		return nil, nil, 0, fmt.Errorf("%s: status %s with an answer that is no JSON", u, res.Status)
+	if err := json.Unmarshal(body.Bytes(), &e); err != nil {
+		return nil, nil, 0, fmt.Errorf("%s%s: status %s with an answer that is no JSON", s.url, path, res.Status)
 	}
 	return &e, res, took, nil
 }
@@ -139,6 +151,20 @@ func (s *service) ask(ctx context.Context, q oracle.Query) (reply, error) {
 	r.outcome.Warnings, r.outcome.Infos = slices.Sorted(slices.Values(e.Warnings)), slices.Sorted(slices.Values(e.Infos))
 	if r.outcome.Value, err = decodeValue(e.Data); err != nil {
 		return reply{}, fmt.Errorf("%s%s: %w", s.url, path, err)
+	}
+	return r, nil
+}
+
+// again puts a query whose answer was looked at before, and reads it into body. It looks at nothing but the status and the route.
+func (s *service) again(ctx context.Context, q oracle.Query, body *bytes.Buffer) (reply, error) {
+	path, form := queryForm(q)
+	res, took, err := s.post(ctx, path, form, body)
+	if err != nil {
+		return reply{}, err
+	}
+	r := reply{route: res.Header.Get(api.HeaderRoute), took: took}
+	if res.StatusCode != http.StatusOK {
+		r.outcome.Err = fmt.Errorf("status %s", res.Status)
 	}
 	return r, nil
 }

@@ -56,6 +56,14 @@ type StepValue struct {
 	V      float64
 }
 
+// Recorded is a step as it is read: instead of Values it has, for each of them, the number of the series, and the value. What the
+// label set of a number is, Sets tells.
+type Recorded struct {
+	Step
+	Series []uint32
+	Floats []float64
+}
+
 // Windows keeps recorded steps in a store. Its writes are not durable before the store's next flush; batches become durable
 // in their order, so that no step outlives the numbers of its series. It is safe for concurrent use.
 //
@@ -265,14 +273,14 @@ func (ws *windowSeries) encode(record uint64, s *Step) ([]byte, error) {
 	return b, nil
 }
 
-// decodeStep reads what encode writes; sets are the label sets by number. With headOnly the values are left out.
-func decodeStep(b []byte, sets []labels.Labels, headOnly bool) (Step, error) {
-	fail := func(what string) (Step, error) { return Step{}, fmt.Errorf("%w: %s", ErrCorruptStep, what) }
+// decodeStep reads what encode writes; sets is how many series have a number. With headOnly the values are left out.
+func decodeStep(b []byte, sets int, headOnly bool) (Recorded, error) {
+	fail := func(what string) (Recorded, error) { return Recorded{}, fmt.Errorf("%w: %s", ErrCorruptStep, what) }
 	if len(b) == 0 || b[0] != stepVersion {
 		return fail("version")
 	}
 	b = b[1:]
-	var s Step
+	var s Recorded
 	asOf, n := binary.Uvarint(b)
 	if n <= 0 || len(b) == n {
 		return fail("cut short")
@@ -296,16 +304,16 @@ func decodeStep(b []byte, sets []labels.Labels, headOnly bool) (Step, error) {
 	if b = b[n:]; headOnly {
 		return s, nil
 	}
-	s.Values = make([]StepValue, count)
-	for i := range s.Values {
+	s.Series, s.Floats = make([]uint32, count), make([]float64, count)
+	for i := range s.Series {
 		k, n := binary.Uvarint(b)
 		if n <= 0 || len(b) < n+8 {
 			return fail("cut short")
 		}
-		if k >= uint64(len(sets)) {
+		if k >= uint64(sets) {
 			return fail("a series without a label set")
 		}
-		s.Values[i] = StepValue{Labels: sets[k], V: math.Float64frombits(binary.LittleEndian.Uint64(b[n:]))}
+		s.Series[i], s.Floats[i] = uint32(k), math.Float64frombits(binary.LittleEndian.Uint64(b[n:]))
 		b = b[n+8:]
 	}
 	if len(b) > 0 {
@@ -314,15 +322,12 @@ func decodeStep(b []byte, sets []labels.Labels, headOnly bool) (Step, error) {
 	return s, nil
 }
 
-// Steps returns the recorded steps of a record at from, from + every, … up to to, in their order. What lies between them is skipped.
-// The error is ErrTooManyValues once they hold more than maxValues values.
-func (w *Windows) Steps(ctx context.Context, record uint64, from, to, every int64, maxValues int) ([]Step, error) {
-	var (
-		out    []Step
-		sets   []labels.Labels
-		values int
-	)
-	err := w.scan(ctx, record, from, to, every, func(t int64, v []byte) error {
+// Steps returns the recorded steps of a record at from, from + every, … up to to, in their order, and the label sets of their series by
+// number, which must not be changed. What lies between them is skipped. The error is ErrTooManyValues once they hold more than maxValues
+// values.
+func (w *Windows) Steps(ctx context.Context, record uint64, from, to, every int64, maxValues int) (out []Recorded, sets []labels.Labels, err error) {
+	values := 0
+	err = w.scan(ctx, record, from, to, every, func(t int64, v []byte) error {
 		if sets == nil {
 			// Looked up once the steps are pinned: a number is given before it is written.
 			var err error
@@ -330,18 +335,18 @@ func (w *Windows) Steps(ctx context.Context, record uint64, from, to, every int6
 				return err
 			}
 		}
-		s, err := decodeStep(v, sets, false)
+		s, err := decodeStep(v, len(sets), false)
 		if err != nil {
 			return err
 		}
 		s.Time = t
-		if values += len(s.Values); values > maxValues {
+		if values += len(s.Series); values > maxValues {
 			return ErrTooManyValues
 		}
 		out = append(out, s)
 		return nil
 	})
-	return out, err
+	return out, sets, err
 }
 
 // Sets returns the label sets of a record by number: all that it ever had, also those of which no step is left. The result must not be
@@ -363,7 +368,7 @@ var ErrTooManyValues = errors.New("bucket: too many recorded values")
 func (w *Windows) AsOf(ctx context.Context, record uint64, from, to int64) (map[int64]uint64, error) {
 	out := make(map[int64]uint64)
 	err := w.scan(ctx, record, from, to, 1, func(t int64, v []byte) error {
-		s, err := decodeStep(v, nil, true)
+		s, err := decodeStep(v, 0, true)
 		out[t] = s.AsOf
 		return err
 	})

@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
+	"github.com/prometheus/prometheus/util/stats"
 
 	"tidemark/log"
 	"tidemark/projections/plan"
@@ -104,7 +106,7 @@ func (e *Engine) evaluateParts(ctx context.Context, c Common, s steps, q promql.
 		return nil, err
 	}
 
-	out := q.Exec(ctx)
+	out := execute(ctx, q, parts, from)
 	if miss := from.missed(); miss != nil {
 		q.Close()
 		return nil, miss
@@ -120,6 +122,32 @@ func (e *Engine) evaluateParts(ctx context.Context, c Common, s steps, q promql.
 	}
 	res.Warnings, res.Infos = notes(out.Warnings, c.Expr)
 	return res, nil
+}
+
+// execute has the engine evaluate what stands for the expression. Where that is a record as it is, there is nothing to evaluate.
+func execute(ctx context.Context, q promql.Query, parts []part, from *feed) *promql.Result {
+	if len(parts) != 1 || parts[0].leaf == nil || parts[0].leaf.whole == nil || !parts[0].leaf.whole.answer {
+		return q.Exec(ctx)
+	}
+	took := q.Stats().Timers
+	defer took.GetTimer(stats.ExecTotalTime).Start().Stop()
+	defer took.GetTimer(stats.EvalTotalTime).Start().Stop()
+	if err := ended(ctx, "expression evaluation"); err != nil {
+		return &promql.Result{Err: err}
+	}
+	record := from.values[parts[0].leaf.mark]
+	m := record.matrix()
+	points := m.TotalSamples()
+	read := q.Stats().Samples
+	read.TotalSamples, read.SamplesRead = int64(points), int64(points)
+	read.UpdatePeak(points)
+	out := &promql.Result{Value: m, Warnings: record.notes}
+	if stmt := q.Statement().(*parser.EvalStmt); stmt.Interval == 0 {
+		out.Value = vectorOf(m, toMillis(stmt.Start))
+	} else {
+		sort.Sort(m)
+	}
+	return out
 }
 
 // rewrite replaces the leaves of the statement's expression, in place, by synthetic selectors. The engine has parsed and

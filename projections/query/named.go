@@ -77,13 +77,14 @@ type inner struct {
 	material *material
 	steps    steps
 
-	recorded []bucket.Step  // steps that are read from the record
-	tracked  []int          // for each reach the request that says what changed, if there are recorded steps
-	dirty    map[int64]bool // steps that were found not to be clean
-	bypass   bool           // the record is not looked at
-	strict   bool           // it stands for a part of the expression as it was sent, see errUnfit
-	named    bool           // it is read by name
-	missed   string         // why it cannot be told, as a reason; "": it can, or nobody knows yet
+	recorded []bucket.Recorded // steps that are read from the record
+	sets     []labels.Labels   // of their series, by number
+	tracked  []int             // for each reach the request that says what changed, if there are recorded steps
+	dirty    map[int64]bool    // steps that were found not to be clean
+	bypass   bool              // the record is not looked at
+	strict   bool              // it stands for a part of the expression as it was sent, see errUnfit
+	named    bool              // it is read by name
+	missed   string            // why it cannot be told, as a reason; "": it can, or nobody knows yet
 
 	runs   []*run           // steps that are evaluated
 	notes  bool             // the engine had something to say about them that is not in doubts
@@ -208,7 +209,7 @@ func (d *demand) behind(ctx context.Context, m *material, s steps) (*inner, erro
 // prepare takes what it can from the record, makes the engine's queries for the other steps, and finds what answers their
 // leaves. Plans hold no circles, so it ends.
 func (d *demand) prepare(ctx context.Context, in *inner) error {
-	in.recorded, in.tracked, in.runs, in.notes, in.doubts, in.matrix, in.out = nil, nil, nil, false, nil, nil, nil
+	in.recorded, in.sets, in.tracked, in.runs, in.notes, in.doubts, in.matrix, in.out = nil, nil, nil, nil, false, nil, nil, nil
 	if err := d.look(ctx, in); err != nil {
 		return err
 	}
@@ -290,35 +291,14 @@ func (d *demand) renew(ctx context.Context, leaves []*leaf, bypass bool) error {
 
 // evaluate puts the values of an inner expression into in.out, once those of its leaves are in the values of its runs.
 func (v *evaluation) evaluate(in *inner) error {
-	at := map[string]int{}
-	var key []byte
-	points := func(metric labels.Labels) *[]promql.FPoint {
-		key = metric.Bytes(key)
-		i, ok := at[string(key)]
-		if !ok {
-			i = len(in.matrix)
-			at[string(key)] = i
-			in.matrix = append(in.matrix, promql.Series{Metric: metric})
-		}
-		return &in.matrix[i].Floats
-	}
-	for _, step := range in.recorded {
-		for _, value := range step.Values {
-			p := points(value.Labels)
-			*p = append(*p, promql.FPoint{T: step.Time, F: value.V})
-		}
-	}
-	for _, r := range in.runs {
-		if err := v.exec(in, r, points); err != nil {
-			return err
-		}
+	in.gather()
+	if err := v.evaluateRuns(in); err != nil {
+		return err
 	}
 	for i := range in.matrix {
-		floats := in.matrix[i].Floats
-		if v.budget -= len(floats); v.budget < 0 {
+		if v.budget -= len(in.matrix[i].Floats); v.budget < 0 {
 			return promql.ErrTooManySamples("query execution")
 		}
-		slices.SortFunc(floats, func(a, b promql.FPoint) int { return cmp.Compare(a.T, b.T) })
 	}
 	if in.strict && in.notes {
 		return errUnfit
@@ -329,6 +309,82 @@ func (v *evaluation) evaluate(in *inner) error {
 	var err error
 	if in.out, err = in.record(); err != nil {
 		return fmt.Errorf("%s: %w", in.material.ReadAs(), err)
+	}
+	return nil
+}
+
+// gather puts what is recorded into in.matrix: series in the order in which they come, points in the order of their times.
+func (in *inner) gather() {
+	total := 0
+	for i := range in.recorded {
+		total += len(in.recorded[i].Series)
+	}
+	var (
+		index   = make([]int32, 0, total) // of each value's series in in.matrix
+		numbers []uint32                  // of the series in in.matrix
+		points  []int32                   // that they have
+		at      = map[uint32]int32{}
+	)
+	for i := range in.recorded {
+		k := int32(0) // steps mostly have the same series in the same order
+		for _, n := range in.recorded[i].Series {
+			if int(k) >= len(numbers) || numbers[k] != n {
+				var ok bool
+				if k, ok = at[n]; !ok {
+					k = int32(len(numbers))
+					at[n] = k
+					numbers, points = append(numbers, n), append(points, 0)
+				}
+			}
+			index = append(index, k)
+			points[k]++
+			k++
+		}
+	}
+	in.matrix = make(promql.Matrix, len(numbers))
+	room := make([]promql.FPoint, total)
+	for k, n := range numbers {
+		in.matrix[k] = promql.Series{Metric: in.sets[n], Floats: room[:0:points[k]]}
+		room = room[points[k]:]
+	}
+	for i := range in.recorded {
+		step := &in.recorded[i]
+		for k, v := range step.Floats {
+			floats := &in.matrix[index[k]].Floats
+			*floats = append(*floats, promql.FPoint{T: step.Time, F: v})
+		}
+		index = index[len(step.Floats):]
+	}
+}
+
+// evaluateRuns adds to in.matrix what is evaluated.
+func (v *evaluation) evaluateRuns(in *inner) error {
+	if len(in.runs) == 0 {
+		return nil
+	}
+	at := make(map[string]int, len(in.matrix))
+	var key []byte
+	for i := range in.matrix {
+		key = in.matrix[i].Metric.Bytes(key)
+		at[string(key)] = i
+	}
+	points := func(metric labels.Labels) *[]promql.FPoint {
+		key = metric.Bytes(key)
+		i, ok := at[string(key)]
+		if !ok {
+			i = len(in.matrix)
+			at[string(key)] = i
+			in.matrix = append(in.matrix, promql.Series{Metric: metric})
+		}
+		return &in.matrix[i].Floats
+	}
+	for _, r := range in.runs {
+		if err := v.exec(in, r, points); err != nil {
+			return err
+		}
+	}
+	for i := range in.matrix {
+		slices.SortFunc(in.matrix[i].Floats, func(a, b promql.FPoint) int { return cmp.Compare(a.T, b.T) })
 	}
 	return nil
 }

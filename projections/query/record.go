@@ -17,8 +17,9 @@ import (
 
 // Records is where recorded windows are read. *bucket.Windows is one.
 type Records interface {
-	// Steps returns the recorded steps of a record at from, from + every, … up to to, in their order, or bucket.ErrTooManyValues.
-	Steps(ctx context.Context, record uint64, from, to, every int64, maxValues int) ([]bucket.Step, error)
+	// Steps returns the recorded steps of a record at from, from + every, … up to to, in their order, and the label sets of their series
+	// by number; or bucket.ErrTooManyValues. The label sets must not be changed.
+	Steps(ctx context.Context, record uint64, from, to, every int64, maxValues int) ([]bucket.Recorded, []labels.Labels, error)
 	// Sets returns the label sets that a record has had, in no order. The result must not be changed.
 	Sets(record uint64) ([]labels.Labels, error)
 }
@@ -51,7 +52,7 @@ func (d *demand) look(ctx context.Context, in *inner) error {
 	if len(m.reaches) == 0 {
 		return nil
 	}
-	found, err := d.engine.opts.Records.Steps(ctx, m.id, in.steps.start, in.steps.end, in.steps.every, d.engine.opts.MaxSamples)
+	found, sets, err := d.engine.opts.Records.Steps(ctx, m.id, in.steps.start, in.steps.end, in.steps.every, d.engine.opts.MaxSamples)
 	switch {
 	case errors.Is(err, bucket.ErrTooManyValues):
 		return promql.ErrTooManySamples("query execution")
@@ -66,6 +67,7 @@ func (d *demand) look(ctx context.Context, in *inner) error {
 			in.recorded = append(in.recorded, s)
 		}
 	}
+	in.sets = sets
 	return nil
 }
 
@@ -99,7 +101,7 @@ func (in *inner) gaps() []steps {
 }
 
 // noted says that the engine had something to say about a step, which the record does not keep.
-func noted(s bucket.Step) bool { return s.Notes }
+func noted(s bucket.Recorded) bool { return s.Notes }
 
 // track adds the requests that say what changed under the recorded steps of in.
 func (in *inner) track(reqs []Request) []Request {
@@ -155,7 +157,7 @@ func (in *inner) judge(answers []Answer, from int64) (clean bool) {
 	return clean
 }
 
-func isClean(s *bucket.Step, r plan.Reach, width int64, a *Answer) bool {
+func isClean(s *bucket.Recorded, r plan.Reach, width int64, a *Answer) bool {
 	t := &a.Tracked
 	begin, end := s.Time-r.Back, s.Time-r.Ahead
 	if !a.Known || t.Since == 0 || s.AsOf < uint64(t.Since) || end > a.Frontier {

@@ -3,8 +3,10 @@ package query
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
@@ -42,6 +44,30 @@ func (r *result) set() storage.SeriesSet {
 		set.series[i] = promql.NewStorageSeries(s)
 	}
 	return set
+}
+
+// matrix is what the engine makes of the values: those that bear the mark of a series that has ended are none.
+func (r *result) matrix() promql.Matrix {
+	m := make(promql.Matrix, 0, len(r.series))
+	stale := func(p promql.FPoint) bool { return value.IsStaleNaN(p.F) }
+	for _, s := range r.series {
+		if slices.ContainsFunc(s.Floats, stale) {
+			s.Floats = slices.DeleteFunc(slices.Clone(s.Floats), stale)
+		}
+		if len(s.Floats) > 0 {
+			m = append(m, s)
+		}
+	}
+	return m
+}
+
+// vectorOf makes a vector of a matrix with one step.
+func vectorOf(m promql.Matrix, t int64) promql.Vector {
+	v := make(promql.Vector, len(m))
+	for i := range m {
+		v[i] = promql.Sample{Metric: m[i].Metric, T: t, F: m[i].Floats[0].F}
+	}
+	return v
 }
 
 // LabelValues implements storage.Querier. The engine asks for none.

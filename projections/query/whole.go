@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"tidemark/projections/bucket"
 	"tidemark/projections/plan"
 )
 
@@ -27,6 +26,7 @@ type whole struct {
 	material *material
 	filter   []*labels.Matcher
 	ordered  bool    // the engine puts its values in order
+	answer   bool    // it stands for the whole expression
 	doubts   []doubt // with their places in the text as it was sent
 	in       *inner
 }
@@ -144,7 +144,7 @@ func (w *wholes) find(r *rewriter, slot *parser.Expr, s steps) *leaf {
 	}
 	for _, m := range w.exact[e.String()] {
 		if onSteps(m, s) && r.lookback == m.plan.LookbackMillis {
-			l := r.whole(e, &whole{material: m}, s)
+			l := r.whole(e, &whole{material: m, answer: slot == r.root}, s)
 			*slot = stand(e, l)
 			return l
 		}
@@ -166,7 +166,7 @@ func (w *wholes) find(r *rewriter, slot *parser.Expr, s steps) *leaf {
 		coarser := !slices.ContainsFunc(a.Grouping, func(g string) bool { return !slices.Contains(have.grouping, g) })
 		switch {
 		case same:
-			l := r.whole(e, &whole{material: have.material, filter: filter}, s)
+			l := r.whole(e, &whole{material: have.material, filter: filter, answer: slot == r.root}, s)
 			*slot = stand(e, l)
 			return l
 		case coarser && (a.Op == parser.SUM || a.Op == parser.MIN || a.Op == parser.MAX || a.Op == parser.COUNT):
@@ -201,11 +201,8 @@ func (w *wholes) best(r *rewriter, n *parser.AggregateExpr, s steps) *leaf {
 }
 
 // distinct says that there is one order of the values of a step: the engine's order of equal ones depends on all that it selects from.
-func distinct(values []bucket.StepValue) bool {
-	sorted := make([]float64, len(values))
-	for i, v := range values {
-		sorted[i] = v.V
-	}
+func distinct(values []float64) bool {
+	sorted := slices.Clone(values)
 	slices.Sort(sorted) // NaN first
 	return len(sorted) == 0 || !math.IsNaN(sorted[0]) && len(slices.Compact(sorted)) == len(values)
 }
@@ -273,7 +270,7 @@ func (d *demand) provideWhole(ctx context.Context, l *leaf) error {
 	if len(in.recorded) == 0 || slices.ContainsFunc(in.recorded, noted) {
 		return errUnfit
 	}
-	if l.whole.ordered && !distinct(in.recorded[0].Values) {
+	if l.whole.ordered && !distinct(in.recorded[0].Floats) {
 		return errUnfit
 	}
 	l.whole.in = in

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 
 	"tidemark/log"
 	"tidemark/projections/query/oracle"
@@ -284,6 +285,16 @@ func (r *rig) same(q oracle.Query, all []querytest.Series, recorded int) {
 		got = oracle.Outcome{Value: res.Value, Warnings: res.Warnings, Infos: res.Infos}
 		if res.Stats.Recorded != recorded {
 			r.t.Errorf("%s: %d steps recorded, want %d", q, res.Stats.Recorded, recorded)
+		}
+		points := 0
+		switch v := res.Value.(type) {
+		case promql.Matrix:
+			points = v.TotalSamples()
+		case promql.Vector:
+			points = v.TotalSamples()
+		}
+		if s := res.Stats.Engine.Samples; recorded > 0 && points > 0 && (s.TotalSamples == 0 || s.PeakSamples < points) {
+			r.t.Errorf("%s: %d samples were read, and %d at one time, for an answer of %d", q, s.TotalSamples, s.PeakSamples, points)
 		}
 	}
 	if err := oracle.Compare(got, oracle.Ask(r.ctx, oracle.NewEngine(50_000_000), oracle.Storage(all), q), q.Terms); err != nil {

@@ -20,9 +20,33 @@ const flushBytes = 32 << 10
 // encoder appends an answer to a buffer and hands the buffer on whenever it is full. The first failed write is kept and
 // everything after it is dropped: it means that the client is gone.
 type encoder struct {
-	w   io.Writer
-	buf []byte
-	err error
+	w     io.Writer
+	buf   []byte
+	err   error
+	times *timeTexts
+}
+
+// timeTexts remembers how times are written: the series of a matrix mostly have the same.
+type timeTexts [1 << timeTextBits]timeText
+
+const timeTextBits = 10
+
+type timeText struct {
+	t    int64
+	n    uint8 // 0: nothing is remembered
+	text [maxTimeText]byte
+}
+
+// maxTimeText is the length of the longest time: a sign, sixteen digits, and three behind the point.
+const maxTimeText = 21
+
+// append appends what appendTimestamp does.
+func (c *timeTexts) append(b []byte, t int64) []byte {
+	e := &c[uint64(t)*0x9e3779b97f4a7c15>>(64-timeTextBits)] // Fibonacci hashing, which spreads steps evenly
+	if e.n == 0 || e.t != t {
+		e.t, e.n = t, uint8(len(appendTimestamp(e.text[:0], t)))
+	}
+	return append(b, e.text[:e.n]...)
 }
 
 func (e *encoder) flush() {
@@ -131,6 +155,9 @@ func (e *encoder) vector(v promql.Vector) {
 
 func (e *encoder) matrix(m promql.Matrix) {
 	e.buf = append(e.buf, '[')
+	if len(m) > 1 {
+		e.times = new(timeTexts)
+	}
 	for i := range m {
 		if i > 0 {
 			e.buf = append(e.buf, ',')
@@ -139,7 +166,12 @@ func (e *encoder) matrix(m promql.Matrix) {
 		e.buf = appendLabels(append(e.buf, `{"metric":`...), s.Metric)
 		for j, p := range s.Floats {
 			e.member(j, `,"values":[`)
-			e.buf = appendPoint(e.buf, p.T, p.F)
+			if e.times == nil {
+				e.buf = appendPoint(e.buf, p.T, p.F)
+				continue
+			}
+			e.buf = e.times.append(append(e.buf, '['), p.T)
+			e.buf = append(appendValue(append(e.buf, ','), p.F), ']')
 		}
 		e.close(len(s.Floats))
 		for j, p := range s.Histograms {
@@ -204,12 +236,44 @@ func appendTimestamp(b []byte, t int64) []byte {
 
 // appendValue appends a sample's value: a string, so that NaN and the infinities have a form too.
 func appendValue(b []byte, v float64) []byte {
+	if m, ok := thousandths(v); ok {
+		b = append(b, '"')
+		if math.Signbit(v) {
+			b = append(b, '-')
+		}
+		return append(appendThousandths(b, m), '"')
+	}
 	format := byte('f')
 	if abs := math.Abs(v); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
 		format = 'e'
 	}
 	b = strconv.AppendFloat(append(b, '"'), v, format, -1, 64)
 	return append(b, '"')
+}
+
+// thousandths returns v's size in thousandths, if it is the number that is closest to a whole number of them. With at most fifteen digits
+// no other decimal of as many has the same closest number, so that these are the shortest digits of v.
+func thousandths(v float64) (n uint64, ok bool) {
+	m := math.Abs(v)
+	if !(m < 1e12) {
+		return 0, false
+	}
+	n = uint64(m*1000 + 0.5)
+	return n, float64(n)/1000 == m
+}
+
+func appendThousandths(b []byte, n uint64) []byte {
+	b = strconv.AppendUint(b, n/1000, 10)
+	f := n % 1000
+	switch {
+	case f == 0:
+		return b
+	case f%100 == 0:
+		return append(b, '.', byte('0'+f/100))
+	case f%10 == 0:
+		return append(b, '.', byte('0'+f/100), byte('0'+f/10%10))
+	}
+	return append(b, '.', byte('0'+f/100), byte('0'+f/10%10), byte('0'+f%10))
 }
 
 // appendHistogramPoint appends a native histogram. A bucket is [bounds, lower, upper, count], with bounds 0 for (lower,

@@ -2,7 +2,10 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -165,6 +168,42 @@ func TestEncoderStopsWritingToAClientThatIsGone(t *testing.T) {
 	}
 }
 
+// Values are written as strconv writes them, and times with the digits that they have, whatever was written before.
+func TestValuesAndTimesAreWrittenInFull(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	want := func(v float64) string {
+		format := byte('f')
+		if abs := math.Abs(v); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
+			format = 'e'
+		}
+		return strconv.Quote(strconv.FormatFloat(v, format, -1, 64))
+	}
+	var times timeTexts
+	check := func(v float64, at int64) {
+		t.Helper()
+		for _, v := range []float64{v, -v, math.Nextafter(v, math.Inf(1)), math.Nextafter(v, math.Inf(-1))} {
+			if got := string(appendValue(nil, v)); got != want(v) {
+				t.Fatalf("%x is written %s, want %s", math.Float64bits(v), got, want(v))
+			}
+		}
+		for range 2 {
+			if got, want := string(times.append(nil, at)), string(appendTimestamp(nil, at)); got != want {
+				t.Fatalf("%d is written %s, want %s", at, got, want)
+			}
+		}
+	}
+	for _, v := range []float64{0, math.NaN(), math.Inf(1), 0.001, 0.0005, 0.1, 1e9, 1e12, 1e12 - 0.001, 999_999_999_999.999, 1e15, 1e21, 1e-7, math.MaxFloat64, math.SmallestNonzeroFloat64} {
+		check(v, math.MinInt64)
+	}
+	for range 200_000 {
+		at := rng.Int64()
+		check(math.Float64frombits(rng.Uint64()), at-rng.Int64())
+		check(float64(rng.Int64N(1<<rng.IntN(55)+1))/1000, at>>rng.IntN(64))
+		check(math.Exp(60*rng.Float64()-20), 0)
+		check(float64(rng.Int64N(1<<rng.IntN(50)+1))*0.001, 1_700_000_000_000+rng.Int64N(10_000)*500)
+	}
+}
+
 func TestUnknownValuesAreRefusedBeforeTheFirstByte(t *testing.T) {
 	for _, v := range []parser.Value{nil, odd{}} {
 		if err := (&answer{value: v}).check(); err == nil {
@@ -186,17 +225,31 @@ func bigMatrix(series, points int) promql.Matrix {
 	return m
 }
 
+// BenchmarkEncode encodes an hour of 100 series. Averages have all the digits that there are.
 func BenchmarkEncode(b *testing.B) {
-	m := bigMatrix(100, 240)
-	b.Run("op=encode/series=100/points=240", func(b *testing.B) {
-		b.ReportAllocs()
-		var w chunks
-		for b.Loop() {
-			w.Reset()
-			(&encoder{w: &w, buf: make([]byte, 0, 4<<10)}).encode(&answer{value: m})
+	const series, points = 100, 241
+	m := bigMatrix(series, points)
+	for _, c := range []struct {
+		op    string
+		value func(n int) float64
+	}{
+		{"averages", func(n int) float64 { return math.Exp(float64(n*104729%1000)/250) / 3 }},
+		{"decimals", func(n int) float64 { return float64(n*104729%1_000_000) / 1000 }},
+		{"counters", func(n int) float64 { return float64(n * 104729) }},
+	} {
+		for i := range m {
+			for k := range m[i].Floats {
+				m[i].Floats[k].F = c.value(i*points + k)
+			}
 		}
-		b.SetBytes(int64(w.Len()))
-	})
+		b.Run(fmt.Sprintf("op=encode-%s/series=%d/points=%d", c.op, series, points), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				(&encoder{w: io.Discard, buf: make([]byte, 0, 4<<10)}).encode(&answer{value: m})
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/series/points, "ns/point")
+		})
+	}
 }
 
 func TestBuildFallback(t *testing.T) {

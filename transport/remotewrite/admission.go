@@ -133,6 +133,7 @@ type arena struct {
 	builder       *log.WriteBuilder
 	exemplar      []byte
 	metadata      []log.Metadata
+	order         order
 }
 
 // arenas is a pool with a bound, so that what a burst of requests needed does not stay.
@@ -168,6 +169,9 @@ func (p *arenas) put(a *arena) {
 	a.symbols.body = nil
 	if a.builder.Samples() > pooledSamples || len(a.metadata) > pooledSamples {
 		a.builder, a.metadata = log.NewWriteBuilder(), nil
+	}
+	if cap(a.order.met) > pooledSamples {
+		a.order.met = nil
 	}
 	a.builder.Reset()
 	a.scan.Reset(nil, Counts{})

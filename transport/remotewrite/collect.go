@@ -58,6 +58,7 @@ func (h *Handler) resolve(s *target) (err error) {
 func (h *Handler) collect(a *arena, t *tally) error {
 	now := h.clock()
 	var failed error
+	a.order.begin(&h.recall, h.dictionary.Epoch())
 	news := false // some series describes its family otherwise than the log does
 	for a.scan.NextSeries() {
 		t.series++
@@ -81,10 +82,12 @@ func (h *Handler) collect(a *arena, t *tally) error {
 		}
 		before := t.counts
 		failed = h.collectSeries(a, t, &s, now)
+		a.order.note(s.hash, s.ref)
 		if failed != nil {
 			failed = t.limited(failed, before, &a.scan)
 		}
 	}
+	a.order.end()
 	if news {
 		h.collectSeriesMetadata(a, t)
 	}
@@ -107,6 +110,9 @@ func (h *Handler) find(a *arena) (s target, bad refusal) {
 		return s, bad
 	}
 	s.hash = h.dictionary.Hash(a.scan.Labels())
+	if s.ref = a.order.follow(s.hash); s.ref != 0 {
+		return s, bad
+	}
 	if s.ref, _ = h.dictionary.Lookup(s.hash); s.ref == 0 {
 		s.labels, bad = a.reader.series(a.scan.Labels())
 	}
@@ -117,6 +123,7 @@ func (h *Handler) find(a *arena) (s target, bad refusal) {
 // as soon as anything is new, since what a request says about one family is a unit.
 func (h *Handler) collectSeriesMetadata(a *arena, t *tally) {
 	a.scan.Reset2(a.decoded, &a.symbols, a.reader.labelLimits)
+	a.order.begin(&h.recall, h.dictionary.Epoch())
 	for a.scan.NextSeries() {
 		m, said := a.scan.SeriesMetadata()
 		if !said {

@@ -33,6 +33,8 @@ type Appender interface {
 type Dictionary interface {
 	Hash(raw []byte) log.Hash
 	Lookup(log.Hash) (log.SeriesRef, bool)
+	// Epoch is another number whenever references that Lookup gave may be forgotten, or have not been looked up for long.
+	Epoch() uint64
 	Resolve(log.Hash, labels.Labels) (log.SeriesRef, error)
 }
 
@@ -52,6 +54,7 @@ type Handler struct {
 	inflight *inflight
 	arenas   *arenas
 	families *familyRecord
+	recall   recall
 	write    endpoint.Endpoint // takes an *exchange
 }
 
