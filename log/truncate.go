@@ -98,8 +98,9 @@ func (l *Log) Truncate(through Seq) error {
 	l.truncating.Lock()
 	done := make(chan error, 1)
 	go func() {
-		defer l.truncating.Unlock()
-		done <- l.truncate(through)
+		err := l.truncate(through)
+		l.truncating.Unlock() // first: whoever has the answer finds the log free
+		done <- err
 	}()
 	select {
 	case err := <-done:

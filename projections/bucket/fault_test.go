@@ -12,6 +12,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/log/logtest"
 )
 
 // kthFails fails the k-th operation that writes, once or from then on, until it is cleared.
@@ -57,7 +59,7 @@ func (f *kthFails) set(cleared bool) (hit string) {
 // A fault at every operation of a store that is open, on a disk that stays broken or is sound at once: nothing panics, whatever
 // Flush has confirmed is there after a crash, and what is there can be read and merged, or is called damaged.
 func TestFaultAtEveryOperation(t *testing.T) {
-	if raceDetector {
+	if logtest.RaceDetector {
 		t.Skip("Pebble's own checks, which the race detector switches on, panic at what a failed write leaves of a compaction: run without it")
 	}
 	for _, kind := range []struct {

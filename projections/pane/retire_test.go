@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/log"
+	"tidemark/log/logtest"
 )
 
 // retireExperiments is how many experiments TestP10_RetirementFreesTheMemory retires. By hand: -args -retire=10000.
@@ -101,7 +102,7 @@ func retirementFreesTheMemory(t *testing.T, later bool) {
 	checkpoint() // what the first has written is forgotten by the second
 	after := liveHeap()
 	t.Logf("%d experiments of %d series: %d KiB before, %d KiB held, %d KiB after they were retired", experiments, series, before>>10, held>>10, after>>10)
-	if freed := held - after; freed*10 < 9*(held-before) && !raceDetector {
+	if freed := held - after; freed*10 < 9*(held-before) && !logtest.RaceDetector {
 		t.Errorf("%d of %d bytes are free again", freed, held-before)
 	}
 	stream, pending := named("m", 10_000), series
