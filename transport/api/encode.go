@@ -23,7 +23,7 @@ type encoder struct {
 	w     io.Writer
 	buf   []byte
 	err   error
-	times *timeTexts
+	times *timeTexts // nil: nothing is remembered
 }
 
 // timeTexts remembers how times are written: the series of a matrix mostly have the same.
@@ -42,6 +42,9 @@ const maxTimeText = 21
 
 // append appends what appendTimestamp does.
 func (c *timeTexts) append(b []byte, t int64) []byte {
+	if c == nil {
+		return appendTimestamp(b, t)
+	}
 	e := &c[uint64(t)*0x9e3779b97f4a7c15>>(64-timeTextBits)] // Fibonacci hashing, which spreads steps evenly
 	if e.n == 0 || e.t != t {
 		e.t, e.n = t, uint8(len(appendTimestamp(e.text[:0], t)))
@@ -143,7 +146,8 @@ func (e *encoder) vector(v promql.Vector) {
 		s := &v[i]
 		e.buf = appendLabels(append(e.buf, `{"metric":`...), s.Metric)
 		if s.H == nil {
-			e.buf = appendPoint(append(e.buf, `,"value":`...), s.T, s.F)
+			e.buf = appendTimestamp(append(e.buf, `,"value":[`...), s.T)
+			e.buf = append(appendValue(append(e.buf, ','), s.F), ']')
 		} else {
 			e.buf = appendHistogramPoint(append(e.buf, `,"histogram":`...), s.T, s.H)
 		}
@@ -166,10 +170,6 @@ func (e *encoder) matrix(m promql.Matrix) {
 		e.buf = appendLabels(append(e.buf, `{"metric":`...), s.Metric)
 		for j, p := range s.Floats {
 			e.member(j, `,"values":[`)
-			if e.times == nil {
-				e.buf = appendPoint(e.buf, p.T, p.F)
-				continue
-			}
 			e.buf = e.times.append(append(e.buf, '['), p.T)
 			e.buf = append(appendValue(append(e.buf, ','), p.F), ']')
 		}
@@ -212,12 +212,6 @@ func appendLabels(b []byte, ls labels.Labels) []byte {
 		b = appendPlain(b, l.Value)
 	})
 	return append(b, '}')
-}
-
-func appendPoint(b []byte, t int64, v float64) []byte {
-	b = appendTimestamp(append(b, '['), t)
-	b = appendValue(append(b, ','), v)
-	return append(b, ']')
 }
 
 // appendTimestamp appends milliseconds as seconds: no fraction, or one of exactly three digits.

@@ -170,7 +170,7 @@ func (p *arenas) put(a *arena) {
 	if a.builder.Samples() > pooledSamples || len(a.metadata) > pooledSamples {
 		a.builder, a.metadata = log.NewWriteBuilder(), nil
 	}
-	if cap(a.order.met) > pooledSamples {
+	if a.order.release(); cap(a.order.met) > pooledSamples {
 		a.order.met = nil
 	}
 	a.builder.Reset()

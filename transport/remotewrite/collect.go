@@ -113,7 +113,10 @@ func (h *Handler) find(a *arena) (s target, bad refusal) {
 	if s.ref = a.order.follow(s.hash); s.ref != 0 {
 		return s, bad
 	}
-	if s.ref, _ = h.dictionary.Lookup(s.hash); s.ref == 0 {
+	var known bool
+	if s.ref, known = h.dictionary.Lookup(s.hash); known {
+		a.order.missed()
+	} else {
 		s.labels, bad = a.reader.series(a.scan.Labels())
 	}
 	return s, bad

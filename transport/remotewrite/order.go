@@ -16,8 +16,8 @@ const (
 	leastRecalled = 16
 	// anchorEvery is which part of all series, by their hashes, lead to the requests that they were in.
 	anchorEvery = 4
-	// A request is remembered if more than one in strangersEvery of its series had to be searched.
-	strangersEvery = 8
+	// A request is remembered if more than one in searchedEvery of its series had to be searched, and was known.
+	searchedEvery = 8
 )
 
 // knownSeries is what the dictionary said of a series.
@@ -94,7 +94,7 @@ type order struct {
 	begun    bool
 	strayed  bool          // this request is no longer as that one was
 	met      []knownSeries // of this one, once it has strayed
-	searched int           // series that follow did not find
+	searched int           // series that were known and that follow did not find
 }
 
 // begin is to be called before the first series.
@@ -125,9 +125,11 @@ func (o *order) follow(h log.Hash) log.SeriesRef {
 		}
 	}
 	o.stray()
-	o.searched++
 	return 0
 }
+
+// missed is to be called where follow has not found what was known. New series are not counted: most may never come again.
+func (o *order) missed() { o.searched++ }
 
 func (o *order) stray() {
 	if !o.strayed {
@@ -145,8 +147,10 @@ func (o *order) note(h log.Hash, ref log.SeriesRef) {
 
 // end is to be called behind the last series.
 func (o *order) end() {
-	if o.searched > len(o.met)/strangersEvery {
+	if o.searched > len(o.met)/searchedEvery {
 		o.recall.keep(o.epoch, o.met)
 	}
-	o.known = nil
 }
+
+// release lets go of all but room.
+func (o *order) release() { *o = order{met: o.met[:0]} }

@@ -20,6 +20,7 @@ func TestOrderFindsWhatWasThere(t *testing.T) {
 	hash := func(n int) log.Hash { return xxh3.HashString128(strconv.Itoa(n)).Bytes() }
 	var r recall
 	var o order
+	written := map[int]bool{}
 	ask := func(epoch uint64, request []int) (searched int) {
 		o.begin(&r, epoch)
 		for _, n := range request {
@@ -29,11 +30,14 @@ func TestOrderFindsWhatWasThere(t *testing.T) {
 				searched++
 				if n%97 == 0 {
 					want = 0 // the series is refused
+				} else if written[n] {
+					o.missed()
 				}
 			} else if got != want {
 				t.Fatalf("series %d was found as %d", n, got)
 			}
 			o.note(hash(n), want)
+			written[n] = want != 0
 		}
 		o.end()
 		return searched
@@ -42,8 +46,11 @@ func TestOrderFindsWhatWasThere(t *testing.T) {
 	for i := range series {
 		series[i] = 1 + i + i/96 // none is refused
 	}
-	if n := ask(1, series); n != 200 {
-		t.Errorf("%d searched of 200 that were never seen", n)
+	if n := ask(1, series); n != 200 || len(r.young) > 0 {
+		t.Errorf("%d searched of 200 that were never seen; %d led to the request, which may be the last of them", n, len(r.young))
+	}
+	if n := ask(1, series); n != 200 || len(r.young) == 0 {
+		t.Errorf("%d searched of 200 that came once; %d lead to the request now", n, len(r.young))
 	}
 	for range 2 {
 		if n := ask(1, series); n != 0 {
