@@ -27,11 +27,10 @@ const (
 // One goroutine judges; another takes what is to be written with a checkpoint.
 type recentWrites struct {
 	mu        sync.Mutex
-	queue     []bucket.Recent      // by sequence: starts, and writes, each the newest of its content or superseded
-	newest    map[log.Hash]log.Seq // the newest write with that content
-	logTime   int64                // of the last write or start
-	startedAt int64                // log time of the last start
-	judged    log.Seq              // last event seen
+	queue     recentQueue // by sequence: starts, and writes, each the newest of its content or superseded
+	logTime   int64       // of the last write or start
+	startedAt int64       // log time of the last start
+	judged    log.Seq     // last event seen
 
 	savedTo log.Seq // everything up to here is in committed checkpoints
 	// What was forgotten before it was saved. It grows while checkpoints fail; so it counts as waiting, and beyond a bound of that writes are
@@ -45,7 +44,7 @@ type recentWrites struct {
 type recentMark struct{ at, oldest log.Seq }
 
 func newRecentWrites() *recentWrites {
-	return &recentWrites{newest: make(map[log.Hash]log.Seq), logTime: math.MinInt64, startedAt: math.MinInt64}
+	return &recentWrites{logTime: math.MinInt64, startedAt: math.MinInt64}
 }
 
 // restoreRecent goes through what the store kept, up to the event from which the fold goes on.
@@ -93,31 +92,23 @@ func (r *recentWrites) see(e bucket.Recent) (earlier log.Seq) {
 		r.startedAt = e.LogTime
 	} else {
 		r.forget(e.LogTime)
-		earlier = r.newest[e.Hash]
-		r.newest[e.Hash] = log.Seq(e.Seq)
 	}
 	r.logTime = e.LogTime
-	r.queue = append(r.queue, e)
-	return earlier
+	return r.queue.push(e)
 }
 
-// forget drops the writes that are too old at a log time, or too many, and the starts before them.
+// forget drops the writes that are too old at a log time, or too many for one more, and the starts before them.
 func (r *recentWrites) forget(now int64) {
-	i := 0
-	for i < len(r.queue) {
-		e := &r.queue[i]
-		if !e.Start && len(r.queue)-i <= maxRecent && satSub(now, max(e.LogTime, r.startedAt)) <= recentSpan {
+	for r.queue.len() > 0 {
+		e := r.queue.at(0)
+		if !e.Start && r.queue.len() < maxRecent && satSub(now, max(e.LogTime, r.startedAt)) <= recentSpan {
 			break
 		}
-		if !e.Start && r.newest[e.Hash] == log.Seq(e.Seq) {
-			delete(r.newest, e.Hash)
-		}
 		if log.Seq(e.Seq) > r.savedTo {
-			r.spill = append(r.spill, *e)
+			r.spill = append(r.spill, e)
 		}
-		i++
+		r.queue.pop()
 	}
-	r.queue = r.queue[i:]
 }
 
 // unsaved returns what a checkpoint at seq adds to those that are committed, and from where on the disk must keep.
@@ -129,9 +120,13 @@ func (r *recentWrites) unsaved(seq log.Seq) (add []bucket.Recent, keep log.Seq) 
 			add = append(add, e)
 		}
 	}
-	for i := len(r.queue) - 1; i >= 0 && log.Seq(r.queue[i].Seq) > r.savedTo; i-- {
-		if log.Seq(r.queue[i].Seq) <= seq {
-			add = append(add, r.queue[i])
+	for i := r.queue.len() - 1; i >= 0; i-- {
+		e := r.queue.at(i)
+		if log.Seq(e.Seq) <= r.savedTo {
+			break
+		}
+		if log.Seq(e.Seq) <= seq {
+			add = append(add, e)
 		}
 	}
 	return add, r.keep
@@ -173,8 +168,8 @@ func (r *recentWrites) durable(seq log.Seq) {
 		r.marks = r.marks[1:]
 	}
 	oldest := r.judged + 1
-	if len(r.queue) > 0 {
-		oldest = log.Seq(r.queue[0].Seq)
+	if r.queue.len() > 0 {
+		oldest = log.Seq(r.queue.at(0).Seq)
 	}
 	if n := len(r.marks); n == 0 || r.marks[n-1].oldest < oldest {
 		r.marks = append(r.marks, recentMark{at: r.judged, oldest: oldest})
@@ -185,12 +180,12 @@ func (r *recentWrites) durable(seq log.Seq) {
 func (r *recentWrites) encode() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := encoder{b: make([]byte, 0, 16+32*len(r.queue))}
+	e := encoder{b: make([]byte, 0, 16+32*r.queue.len())}
 	e.v(r.logTime)
 	e.v(r.startedAt)
-	e.u(uint64(len(r.queue)))
-	for i := range r.queue {
-		q := &r.queue[i]
+	e.u(uint64(r.queue.len()))
+	for i := range r.queue.len() {
+		q := r.queue.at(i)
 		e.u(q.Seq)
 		e.v(q.LogTime)
 		if q.Start {
@@ -210,9 +205,8 @@ func (r *recentWrites) decode(b []byte, at log.Seq) error {
 		q := bucket.Recent{Seq: d.u(), LogTime: d.v(), Start: d.u() != 0}
 		if !q.Start {
 			copy(q.Hash[:], d.take(len(q.Hash)))
-			r.newest[q.Hash] = log.Seq(q.Seq)
 		}
-		r.queue = append(r.queue, q)
+		r.queue.push(q)
 	}
 	if d.err == nil && len(d.b) != 0 {
 		d.fail("bytes behind the last write")
