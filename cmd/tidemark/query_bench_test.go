@@ -95,6 +95,31 @@ func askBenched(b *testing.B, url string, zip bool) {
 	b.ReportMetric(1000*(cpuSeconds(b)-before)/float64(b.N), "cpu-ms/op")
 }
 
+// BenchmarkQueryPanes asks for an hour of panes of 15 s that no window is recorded of, at steps of 15 s and at the last of them.
+func BenchmarkQueryPanes(b *testing.B) {
+	const series = 3_000
+	exprs := []struct{ name, expr string }{
+		{"rate", "sum by (group) (rate(tidemark_bench[5m]))"},
+		{"max", "max by (group) (max_over_time(tidemark_bench[5m]))"},
+		{"count", "count by (group) (tidemark_bench)"},
+		{"each", "avg_over_time(tidemark_bench[5m])"},
+	}
+	config := "exact: {local: false}\nmaterializations:\n"
+	for _, e := range exprs {
+		config += fmt.Sprintf("  - {name: %s, expr: '%s', every: 15s, layout: panes}\n", e.name, e.expr)
+	}
+	v := benched{b: b}
+	v.start(config)
+	defer v.stop()
+	end := fillBenched(&v, series, 65)
+	for _, e := range exprs {
+		q := url.Values{"query": {e.expr}, "time": {fmt.Sprint(end / 1000)}}
+		b.Run(fmt.Sprintf("op=instant-%s/series=%d", e.name, series), func(b *testing.B) { askBenched(b, v.base+"/api/v1/query?"+q.Encode(), false) })
+		q = url.Values{"query": {e.expr}, "start": {fmt.Sprint(end/1000 - 3600)}, "end": {fmt.Sprint(end / 1000)}, "step": {"15"}}
+		b.Run(fmt.Sprintf("op=range-%s/series=%d", e.name, series), func(b *testing.B) { askBenched(b, v.base+"/api/v1/query_range?"+q.Encode(), false) })
+	}
+}
+
 // BenchmarkQueryRecorded asks for an hour of recorded windows, at their steps of 15 s and at the last of them.
 func BenchmarkQueryRecorded(b *testing.B) {
 	const series = 3_000

@@ -93,14 +93,14 @@ func BenchmarkSlide(b *testing.B) {
 		b.Run(fmt.Sprintf("op=slide/func=%s/steps=240", f), func(b *testing.B) {
 			b.ReportAllocs()
 			var s Slide
+			var r Results
 			for b.Loop() {
 				if !s.Reset(f, &w) {
 					b.Fatal("refused")
 				}
-				for k := int64(20); k < 260; k++ {
-					if _, ok, err := s.Next((k-20)*15_000, k*15_000, (k-20)*15_000, 0.95); !ok || err != nil {
-						b.Fatal(ok, err)
-					}
+				r.Reset()
+				if err := s.Steps(Windows{From: 20, To: 260, Every: 15_000, Width: 300_000}, 0.95, &r); err != nil || len(r.V) != 240 {
+					b.Fatal(len(r.V), err)
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/240, "ns/step")

@@ -283,6 +283,46 @@ func TestA5_AllocatesByWhatIsThere(t *testing.T) {
 	}
 }
 
+// What the short way says of bytes is what the long one says.
+func TestA5_TheShortWay(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	short := 0
+	for range 300_000 {
+		end := rng.Int64() - rng.Int64()
+		var src []byte
+		if rng.IntN(4) > 0 {
+			v := float64(rng.Int64N(1<<rng.IntN(50)+1)-rng.Int64N(1<<rng.IntN(50)+1)) / pow10(rng.IntN(maxScale+1))
+			p := Pane{T: []int64{end - rng.Int64N(1<<rng.IntN(17)+1)}, V: []float64{v}, HasHistogram: rng.IntN(20) == 0}
+			src = p.AppendEncode(nil, end)
+		}
+		for range rng.IntN(3) {
+			src = append(src, byte(rng.Uint32()))
+		}
+		if len(src) > 0 && rng.IntN(3) == 0 {
+			src[rng.IntN(len(src))] = byte(rng.Uint32())
+		}
+		src = src[:len(src)-min(len(src), rng.IntN(3))]
+		var got Window
+		n := appendOne(&got, src, end)
+		if n == 0 {
+			if len(got.T)+len(got.V) > 0 {
+				t.Fatalf("%x: nothing was read, and something appended", src)
+			}
+			continue
+		}
+		short++
+		var want Window
+		r := reader{src: src}
+		r.pane(&want, end)
+		if r.err != nil || r.off != n || len(got.T) != 1 || got.T[0] != want.T[0] || math.Float64bits(got.V[0]) != math.Float64bits(want.V[0]) {
+			t.Fatalf("%x: %d bytes, %v; want %d, %v (%v)", src, n, got, r.off, want, r.err)
+		}
+	}
+	if short < 100_000 {
+		t.Errorf("only %d went the short way", short)
+	}
+}
+
 func FuzzDecodePane(f *testing.F) {
 	for seed := range uint64(60) {
 		p, end := randomPane(rand.New(rand.NewPCG(seed, 6)))

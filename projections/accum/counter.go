@@ -26,27 +26,46 @@ func (d *data) extrapolated(f Func, e *ends, rangeStart, rangeEnd int64) (float6
 
 // extrapolate makes the result of rate, increase and delta out of the growth between the first and the last sample.
 func extrapolate(f Func, growth float64, e *ends, rangeStart, rangeEnd int64) float64 {
-	sampled := seconds(e.last.T - e.first.T)
-	average := sampled / float64(e.count-1)
-	threshold := average * nearEdge
+	var c coverage
+	c.set(spacing{count: e.count, sampled: e.last.T - e.first.T, before: e.first.T - rangeStart, after: rangeEnd - e.last.T})
+	return c.extrapolate(f, growth, e.first.V)
+}
 
-	toStart := seconds(e.first.T - rangeStart)
-	if toStart >= threshold {
-		toStart = average / 2
+// spacing is how samples lie in a range, in ms: from the first to the last, and between these and the edges.
+type spacing struct{ count, sampled, before, after int64 }
+
+// coverage is what extrapolation makes of a spacing, in seconds: how much of the range counts as covered.
+type coverage struct {
+	of                      spacing
+	sampled, toStart, toEnd float64
+	whole                   float64 // the range itself
+}
+
+func (c *coverage) set(s spacing) {
+	c.of = s
+	c.sampled = seconds(s.sampled)
+	average := c.sampled / float64(s.count-1)
+	threshold := average * nearEdge
+	if c.toStart = seconds(s.before); c.toStart >= threshold {
+		c.toStart = average / 2
 	}
-	if f != Delta && growth > 0 && e.first.V >= 0 {
+	if c.toEnd = seconds(s.after); c.toEnd >= threshold {
+		c.toEnd = average / 2
+	}
+	c.whole = (time.Duration(s.before+s.sampled+s.after) * time.Millisecond).Seconds()
+}
+
+func (c *coverage) extrapolate(f Func, growth, first float64) float64 {
+	toStart := c.toStart
+	if f != Delta && growth > 0 && first >= 0 {
 		// A counter cannot have been below zero: where its slope leads to zero, the series starts.
-		if toZero := sampled * (e.first.V / growth); toZero < toStart {
+		if toZero := c.sampled * (first / growth); toZero < toStart {
 			toStart = toZero
 		}
 	}
-	toEnd := seconds(rangeEnd - e.last.T)
-	if toEnd >= threshold {
-		toEnd = average / 2
-	}
-	factor := (sampled + toStart + toEnd) / sampled
+	factor := (c.sampled + toStart + c.toEnd) / c.sampled
 	if f == Rate {
-		factor /= (time.Duration(rangeEnd-rangeStart) * time.Millisecond).Seconds()
+		factor /= c.whole
 	}
 	return growth * factor
 }

@@ -36,13 +36,9 @@ const (
 )
 
 // pow10 returns 10^scale for scales up to maxScale, all of which are exact.
-func pow10(scale int) float64 {
-	p := 1.0
-	for range scale {
-		p *= 10
-	}
-	return p
-}
+func pow10(scale int) float64 { return powers[scale] }
+
+var powers = [maxScale + 1]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6}
 
 // AppendEncode appends the encoded pane to dst. end is the inclusive end of the pane's bucket, in ms; it is not encoded,
 // and decoding needs it.

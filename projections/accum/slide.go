@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/util/kahansum"
 )
 
 // Slide evaluates one function over the windows of successive steps of one series that has samples and no columns. What an
@@ -24,9 +25,12 @@ type Slide struct {
 	v      []float64 // parallel to t
 	lo, hi int       // the window
 
-	events []int32 // Rate, Increase, Resets, Changes: how many resets or changes there are up to a sample
-	queue  []int32 // Min, Max: candidates in the window, each better than those behind it
-	head   int     // of queue
+	events []int32  // Rate, Increase, Resets, Changes: how many resets or changes there are up to a sample
+	where  []int32  // the samples at which they are
+	covers coverage // Rate, Increase, Delta: of the window before, as most are spaced like the next
+
+	queue []int32 // Min, Max: candidates in the window, each better than those behind it
+	head  int     // of queue
 
 	keptT []int64 // what t and v are copied to where there are stale markers
 	keptV []float64
@@ -72,13 +76,159 @@ func (s *Slide) dropMarkers(w *Window) {
 
 // count fills events with how many pairs of neighbours up to each sample are what is says.
 func (s *Slide) count(is func(prev, v float64) bool) {
-	s.events = s.events[:0]
-	n := int32(0)
+	s.events, s.where = s.events[:0], s.where[:0]
 	for i, v := range s.v {
 		if i > 0 && is(s.v[i-1], v) {
-			n++
+			s.where = append(s.where, int32(i))
 		}
-		s.events = append(s.events, n)
+		s.events = append(s.events, int32(len(s.where)))
+	}
+}
+
+// Windows are the windows of successive steps, from number From to before number To. Window k is (End−Width, End] + k·Every, in ms, and
+// the range of the function begins Before earlier than the window does; see rangeStart of Next.
+type Windows struct {
+	From, To   int64
+	End, Every int64
+	Width      int64
+	Before     int64
+}
+
+// Results are what a function has over successive windows.
+type Results struct {
+	At []int64   // the windows that have a value, by increasing number
+	V  []float64 // parallel to At
+}
+
+// Reset empties the results and keeps their space.
+func (r *Results) Reset() { r.At, r.V = r.At[:0], r.V[:0] }
+
+// Add appends the value of window k.
+func (r *Results) Add(k int64, v float64) { r.At, r.V = append(r.At, k), append(r.V, v) }
+
+// Steps appends to r what Next says of each of the windows. The first must not lie before one that Next was given.
+func (s *Slide) Steps(w Windows, arg float64, r *Results) error {
+	switch s.f {
+	case Rate, Increase, Delta:
+		s.slopes(w, r)
+		return nil
+	case Sum, Avg:
+		s.sums(w, r)
+		return nil
+	}
+	for k := w.From; k < w.To; k++ {
+		end := w.End + k*w.Every
+		v, ok, err := s.Next(end-w.Width, end, end-w.Width-w.Before, arg)
+		if err != nil {
+			return err
+		}
+		if ok {
+			r.Add(k, v)
+		}
+	}
+	return nil
+}
+
+// slopes is Steps for Rate, Increase and Delta.
+func (s *Slide) slopes(w Windows, r *Results) {
+	t, lo, hi := s.t, s.lo, s.hi
+	for k := w.From; k < w.To; k++ {
+		end := w.End + k*w.Every
+		start := end - w.Width
+		for hi < len(t) && t[hi] <= end-s.Edge {
+			hi++
+		}
+		for lo < hi && t[lo] <= start-s.Edge {
+			lo++
+		}
+		if hi-lo >= 2 {
+			r.Add(k, s.slope(lo, hi, start-w.Before, end))
+		}
+	}
+	s.lo, s.hi = lo, hi
+}
+
+// slope is Rate, Increase and Delta of the samples from lo to before hi, at least two.
+func (s *Slide) slope(lo, hi int, rangeStart, rangeEnd int64) float64 {
+	last := hi - 1
+	growth := s.v[last] - s.v[lo]
+	if s.f != Delta {
+		for _, i := range s.where[s.events[lo]:s.events[last]] { // as addCorrections
+			growth += s.v[i-1]
+		}
+	}
+	first, end := s.t[lo], s.t[last]
+	if at := (spacing{count: int64(hi - lo), sampled: end - first, before: first - rangeStart, after: rangeEnd - end}); at != s.covers.of {
+		s.covers.set(at)
+	}
+	return s.covers.extrapolate(s.f, growth, s.v[lo])
+}
+
+// lanes is how many windows are summed up at one time: the additions of one follow one another, each waiting for the one before.
+const lanes = 4
+
+// lane is one window and its sum.
+type lane struct {
+	at     int64
+	lo, hi int
+	sum    compensated
+}
+
+// sums is Steps for Sum and Avg.
+func (s *Slide) sums(w Windows, r *Results) {
+	var ls [lanes]lane
+	n := 0
+	for k := w.From; k < w.To; k++ {
+		end := w.End + k*w.Every
+		s.move(end-w.Width-s.Edge, end-s.Edge)
+		if s.lo == s.hi {
+			continue
+		}
+		ls[n] = lane{at: k, lo: s.lo, hi: s.hi}
+		if n++; n == lanes {
+			s.sumTogether(&ls)
+			s.addSums(ls[:], r)
+			n = 0
+		}
+	}
+	for i := range ls[:n] {
+		ls[i].sum.add(s.v[ls[i].lo:ls[i].hi])
+	}
+	s.addSums(ls[:n], r)
+}
+
+func (s *Slide) sumTogether(ls *[lanes]lane) {
+	n := ls[0].hi - ls[0].lo
+	for i := range ls {
+		n = min(n, ls[i].hi-ls[i].lo)
+	}
+	v0, v1, v2, v3 := s.v[ls[0].lo:][:n], s.v[ls[1].lo:][:n], s.v[ls[2].lo:][:n], s.v[ls[3].lo:][:n]
+	var a, b, c, d compensated
+	for i := range v0 {
+		a.sum, a.comp = kahansum.Inc(v0[i], a.sum, a.comp)
+		b.sum, b.comp = kahansum.Inc(v1[i], b.sum, b.comp)
+		c.sum, c.comp = kahansum.Inc(v2[i], c.sum, c.comp)
+		d.sum, d.comp = kahansum.Inc(v3[i], d.sum, d.comp)
+	}
+	ls[0].sum, ls[1].sum, ls[2].sum, ls[3].sum = a, b, c, d
+	for i := range ls {
+		ls[i].sum.add(s.v[ls[i].lo+n : ls[i].hi])
+	}
+}
+
+// addSums makes results of the sums, as data.sum and data.avg do.
+func (s *Slide) addSums(ls []lane, r *Results) {
+	for i := range ls {
+		l := &ls[i]
+		switch n := float64(l.hi - l.lo); {
+		case s.f == Sum:
+			r.Add(l.at, l.sum.total())
+		case isFinite(l.sum.sum):
+			r.Add(l.at, l.sum.sum/n+l.sum.comp/n)
+		default:
+			d := data{t: s.t[l.lo:l.hi], v: s.v[l.lo:l.hi]}
+			r.Add(l.at, d.avg(int64(l.hi-l.lo)))
+		}
 	}
 }
 
@@ -120,15 +270,7 @@ func (s *Slide) Next(start, end, rangeStart int64, arg float64) (v float64, ok b
 		if n < 2 {
 			return 0, false, nil
 		}
-		e := s.ends()
-		growth := e.last.V - e.first.V
-		if s.f != Delta && s.events[last] != s.events[first] {
-			d := data{v: s.v[s.lo:s.hi], t: s.t[s.lo:s.hi]}
-			if growth, err = d.addCorrections(growth); err != nil {
-				return 0, false, err
-			}
-		}
-		return extrapolate(s.f, growth, &e, rangeStart, end), true, nil
+		return s.slope(s.lo, s.hi, rangeStart, end), true, nil
 	case Irate, Idelta:
 		e := s.ends()
 		v, ok := instantSlope(s.f, &e)

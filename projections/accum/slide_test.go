@@ -3,11 +3,12 @@ package accum
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
 // A slide says what an Evaluator says of each window, bit for bit, for every function and over every kind of series, with stale
-// markers, NaNs and infinities, windows that overlap, touch or leave gaps, and either edge.
+// markers, NaNs and infinities, windows that overlap, touch or leave gaps, and either edge; one by one or many at once.
 func TestSlideEqualsEvaluator(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 11))
 	var (
@@ -29,11 +30,13 @@ func TestSlideEqualsEvaluator(t *testing.T) {
 		var c Cursor
 		c.Reset(&w)
 		c.Edge = edge
-		for end := r.Int64N(50_000) - 20_000; end < 600_000; end += every {
-			start, begin := end-width, end-width
-			if lookback {
-				begin -= edge
-			}
+		run := Windows{End: r.Int64N(50_000) - 20_000, Every: every, Width: width}
+		if lookback {
+			run.Before = edge
+		}
+		var all Results // one by one
+		for end := run.End; end < 600_000; end += every {
+			start, begin := end-width, end-width-run.Before
 			part := c.Cut(start, end)
 			want, wantOK, wantErr := e.Eval(f, &part, begin, end, 0.9)
 			got, ok, err := s.Next(start, end, begin, 0.9)
@@ -41,6 +44,28 @@ func TestSlideEqualsEvaluator(t *testing.T) {
 				t.Fatalf("%s over (%d, %d]: %v %v %v, want %v %v %v; series %v %v", f, start, end, got, ok, err, want, wantOK, wantErr, ts, vs)
 			}
 			windows++
+			if ok {
+				all.Add(run.To, got)
+			}
+			run.To++
+		}
+		if !s.Reset(f, &w) {
+			t.Fatal("a window of samples was refused")
+		}
+		s.Edge = edge
+		var many Results
+		for n := run.To; run.From < n; run.From = run.To {
+			run.To = min(n, run.From+1+r.Int64N(30))
+			if err := s.Steps(run, 0.9, &many); err != nil {
+				t.Fatal(err)
+			}
+		}
+		same := slices.Equal(many.At, all.At)
+		for i := range many.V {
+			same = same && math.Float64bits(many.V[i]) == math.Float64bits(all.V[i])
+		}
+		if !same {
+			t.Fatalf("%s over %d windows of %d: %v, one by one %v", f, run.To, width, many, all)
 		}
 	}
 	if windows < 50_000 {

@@ -12,7 +12,7 @@ import (
 )
 
 // benchNode holds series × minutes of one sample each 15 s in panes of a minute, all closed; on disk if checkpointed.
-func benchNode(b *testing.B, series, minutes int, checkpointed bool) (*node, func()) {
+func benchNode(b testing.TB, series, minutes int, checkpointed bool) (*node, func()) {
 	b.Helper()
 	ctx := context.Background()
 	n, err := startNode(vfs.NewMem(), log.Options{}, Options{CheckpointInterval: -1})

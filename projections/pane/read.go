@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"sync"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"golang.org/x/sync/errgroup"
 
 	"tidemark/log"
 	"tidemark/projections/accum"
@@ -61,7 +63,8 @@ func (p *Projection) Read(ctx context.Context, reqs []Request) (*Snapshot, error
 	}
 	snap := &Snapshot{Seq: seq, Answers: make([]Answer, len(reqs))}
 	for i, r := range reads {
-		if snap.Answers[i], err = p.finish(ctx, r); err != nil {
+		if snap.Answers[i], err = p.finish(ctx, r, &snap.room); err != nil {
+			snap.Release()
 			return nil, err
 		}
 	}
@@ -266,7 +269,7 @@ func (s *Shard) member(ref log.SeriesRef, st *stream) (*member, *seriesState) {
 }
 
 // finish reads the pieces, decodes the panes, and puts the series into label order.
-func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) {
+func (p *Projection) finish(ctx context.Context, r *streamRead, room *room) (Answer, error) {
 	a := Answer{Known: r.known, Materializing: r.planned && !r.known, CoverageStart: r.coverage, Frontier: r.frontier, Proven: r.proven}
 	if !r.known {
 		return a, nil
@@ -281,23 +284,69 @@ func (p *Projection) finish(ctx context.Context, r *streamRead) (Answer, error) 
 			r.views[i].Refs = []uint64{} // none wanted, where nil would mean all
 		}
 	}
-	room := &slab{panes: int((r.req.To - r.req.From) / max(1, r.grid.Width))}
 	from := max(r.req.From, min(r.expired, r.req.To))
 	if err := p.wake(ctx, r, from); err != nil {
 		return Answer{}, err
 	}
-	err := p.store.Collect(ctx, r.key, r.grid, from, r.req.To, r.views[:], func(shard int, b bucket.Bucket) error {
-		return addBucket(&r.series[shard][b.At], b, room)
-	})
-	if err != nil {
+	var err error
+	if a.Pieces, err = p.collect(ctx, r, from, room); err != nil {
 		return Answer{}, err
-	}
-	for i := range r.views {
-		a.Pieces += r.views[i].Pieces
 	}
 	r.addLive()
 	a.Series, err = p.ordered(r)
 	return a, err
+}
+
+const (
+	// sharedPanes is how many panes are worth a reader of their own.
+	sharedPanes = 1 << 15
+	// maxReaders bounds the readers of one request.
+	maxReaders = 8
+)
+
+// collect decodes the panes of the views with an end in (from, To], and returns how many pieces they were in. Of a large read each reader
+// takes some of the shards.
+func (p *Projection) collect(ctx context.Context, r *streamRead, from int64, room *room) (pieces int, err error) {
+	wanted := int64(0)
+	for shard := range r.views {
+		wanted += int64(len(r.views[shard].Refs))
+	}
+	wanted *= (r.req.To - from) / r.grid.Width
+	readers := int(max(1, min(wanted/sharedPanes, int64(runtime.GOMAXPROCS(0)), maxReaders)))
+	parts := make([]part, readers)
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range parts {
+		g.Go(func() error {
+			own := part{to: r.req.To, width: r.grid.Width}
+			views := r.views // a copy
+			for shard := range views {
+				if shard%readers != i {
+					views[shard].View, views[shard].Refs = bucket.View{}, []uint64{}
+				}
+			}
+			err := p.store.Collect(ctx, r.key, r.grid, from, r.req.To, views[:], func(shard int, b bucket.Bucket) error {
+				return own.add(&r.series[shard][b.At], b)
+			})
+			for shard := range views {
+				own.pieces += views[shard].Pieces
+			}
+			parts[i] = own
+			return err
+		})
+	}
+	err = g.Wait()
+	for i := range parts {
+		room.taken = append(room.taken, parts[i].room.taken...)
+		pieces += parts[i].pieces
+	}
+	return pieces, err
+}
+
+// part is what one reader of several needs and has found.
+type part struct {
+	to, width int64 // ms: the end of what is read, and the width of panes
+	room      room
+	pieces    int
 }
 
 // addLive puts what open buckets hold behind what closed ones do: per series they come later.
@@ -314,29 +363,6 @@ func (r *streamRead) addLive() {
 			s.Histograms = append(s.Histograms, live.histograms...)
 		}
 	}
-}
-
-// slabSamples is how many samples' room is taken from the allocator at a time.
-const slabSamples = 8192
-
-// slab cuts the room for the samples of many series from few allocations.
-type slab struct {
-	panes int // that a series may have in the read range
-	t     []int64
-	v     []float64
-}
-
-// reserve gives an empty window room for n samples in each pane of the range, or of a block where that is less.
-func (r *slab) reserve(w *accum.Window, n int) {
-	want := max(1, n) * min(r.panes, bucket.EndsPerBlock)
-	if want > slabSamples/8 || cap(w.T) > 0 {
-		return
-	}
-	if len(r.t) < want {
-		r.t, r.v = make([]int64, slabSamples), make([]float64, slabSamples)
-	}
-	w.T, r.t = r.t[:0:want], r.t[want:]
-	w.V, r.v = r.v[:0:want], r.v[want:]
 }
 
 // wake adds the evicted series that match and may have something in (from, To] to what was selected. The disk may tell of more than there
@@ -443,8 +469,8 @@ func (p *Projection) Stored(ctx context.Context, yield func(log.SeriesRef) error
 	return nil
 }
 
-// addBucket appends one bucket behind what the series has.
-func addBucket(s *Series, b bucket.Bucket, room *slab) error {
+// add appends one bucket behind what the series has.
+func (p *part) add(s *Series, b bucket.Bucket) error {
 	if b.Incomplete {
 		s.Incomplete = append(s.Incomplete, b.End)
 	}
@@ -454,7 +480,9 @@ func addBucket(s *Series, b bucket.Bucket, room *slab) error {
 	if accum.EncodedHasHistogram(b.Pane) {
 		s.Histograms = append(s.Histograms, b.End)
 	}
-	room.reserve(&s.Window, accum.EncodedSamples(b.Pane))
+	if n := accum.EncodedSamples(b.Pane); len(s.T)+n > cap(s.T) {
+		p.room.reserve(&s.Window, n, int((p.to-b.End)/p.width)+1)
+	}
 	if _, err := accum.AppendDecoded(&s.Window, b.Pane, b.End); err != nil {
 		return fmt.Errorf("pane: series %d, bucket %d: %w", b.Ref, b.End, err)
 	}

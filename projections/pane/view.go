@@ -27,7 +27,13 @@ type Request struct {
 type Snapshot struct {
 	Seq     log.Seq
 	Answers []Answer
+
+	room room
 }
+
+// Release gives back the memory in which the samples of the answers lie. It need not be called; once it was, the windows of the answers
+// must not be read any more.
+func (s *Snapshot) Release() { s.room.release() }
 
 // Answer is what a stream holds for a Request.
 type Answer struct {

@@ -4,6 +4,7 @@ package query
 // points, one for each series and step, are never made.
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/kahansum"
 
 	"tidemark/projections/accum"
@@ -82,26 +84,47 @@ type cell struct {
 	v, c float64
 }
 
-// add takes one more value, in label order of the series, as the engine does. It returns false where the engine would go over
-// to another way of averaging.
-func (a *aggregation) add(x *cell, f float64) bool {
-	if x.n++; x.n == 1 {
-		x.v = f
-		return true
-	}
-	switch a.op {
+// add takes the values of one more series into the cells of its group, in label order of the series, as the engine does. It returns false
+// where the engine would go over to another way of averaging.
+func (g *groups) add(cells []cell, found *accum.Results) bool {
+	switch values := found.V; g.op {
 	case parser.SUM:
-		x.v, x.c = kahansum.Inc(f, x.v, x.c)
+		for i, k := range found.At {
+			x := &cells[k-g.from]
+			if x.n++; x.n == 1 {
+				x.v = values[i]
+				continue
+			}
+			x.v, x.c = kahansum.Inc(values[i], x.v, x.c)
+		}
 	case parser.AVG:
-		x.v, x.c = kahansum.Inc(f, x.v, x.c)
-		return !math.IsInf(x.v, 0)
+		for i, k := range found.At {
+			x := &cells[k-g.from]
+			if x.n++; x.n == 1 {
+				x.v = values[i]
+				continue
+			}
+			if x.v, x.c = kahansum.Inc(values[i], x.v, x.c); math.IsInf(x.v, 0) {
+				return false
+			}
+		}
 	case parser.MIN:
-		if f < x.v || math.IsNaN(x.v) {
-			x.v = f
+		for i, k := range found.At {
+			x := &cells[k-g.from]
+			if x.n++; x.n == 1 || values[i] < x.v || math.IsNaN(x.v) {
+				x.v = values[i]
+			}
 		}
 	case parser.MAX:
-		if f > x.v || math.IsNaN(x.v) {
-			x.v = f
+		for i, k := range found.At {
+			x := &cells[k-g.from]
+			if x.n++; x.n == 1 || values[i] > x.v || math.IsNaN(x.v) {
+				x.v = values[i]
+			}
+		}
+	default: // of COUNT and GROUP no value matters
+		for _, k := range found.At {
+			cells[k-g.from].n++
 		}
 	}
 	return true
@@ -122,25 +145,32 @@ func (a *aggregation) value(x *cell) float64 {
 	}
 }
 
-// groups are the groups of one aggregation in the order in which they are met.
+// groups are the groups of one aggregation at some of its steps, in the order in which they are met.
 type groups struct {
 	*aggregation
-	steps  int64
-	by     map[string]int
-	labels []labels.Labels
-	cells  [][]cell // by group and step
-	key    []byte
+	from, to int64 // the steps, by number
+	by       map[string]int
+	all      []group
+	notes    annotations.Annotations
+	key      []byte
 }
 
-// find returns the cells of the group that a series belongs to.
-func (g *groups) find(metric labels.Labels) []cell {
+type group struct {
+	key    string
+	labels labels.Labels
+	met    int // at which series
+	cells  []cell
+}
+
+// find returns the cells of the group that a series belongs to, which may be the first of it.
+func (g *groups) find(series int, metric labels.Labels) []cell {
 	if g.without {
 		g.key = metric.BytesWithoutLabels(g.key, g.names...)
 	} else {
 		g.key = metric.BytesWithLabels(g.key, g.names...)
 	}
 	if at, ok := g.by[string(g.key)]; ok {
-		return g.cells[at]
+		return g.all[at].cells
 	}
 	b := labels.NewBuilder(metric)
 	if g.without {
@@ -148,53 +178,87 @@ func (g *groups) find(metric labels.Labels) []cell {
 	} else {
 		b.Keep(g.names...)
 	}
-	g.by[string(g.key)] = len(g.cells)
-	g.labels = append(g.labels, b.Labels())
-	g.cells = append(g.cells, make([]cell, g.steps))
-	return g.cells[len(g.cells)-1]
+	found := group{key: string(g.key), labels: b.Labels(), met: series, cells: make([]cell, g.to-g.from)}
+	g.by[found.key] = len(g.all)
+	g.all = append(g.all, found)
+	return found.cells
 }
 
 // aggregate evaluates the leaf over the series of its answer and groups what comes. The error errUnfit leaves the aggregation to
-// the engine.
+// the engine. Where there is much to do each of several sweeps takes some of the steps: the values of a step are added up by one of them,
+// in the order of the series.
 func (v *evaluation) aggregate(l *leaf, series []Series) (result, error) {
-	var (
-		out   result
-		g     = groups{aggregation: l.aggregation, steps: l.steps.count(), by: map[string]int{}}
-		cells []cell
-	)
+	n := l.steps.count()
+	parts := make([]groups, min(n, int64(v.sweeps(l, series))))
+	err := v.share(len(parts), func(i int, s *sweep) error {
+		of := int64(len(parts))
+		parts[i] = groups{aggregation: l.aggregation, from: n * int64(i) / of, to: n * int64(i+1) / of, by: map[string]int{}}
+		return s.group(l, series, v.budget/int(n), &parts[i])
+	})
+	if err != nil {
+		return result{}, err
+	}
+	return v.join(l, parts)
+}
+
+// group evaluates the leaf at the steps of g. It fails with more than so many groups.
+func (v *sweep) group(l *leaf, series []Series, most int, g *groups) error {
 	for i := range series {
 		s := &series[i]
-		cells = nil
-		err := v.each(l, &s.Window, func(ts int64, value float64) error {
-			if cells == nil {
-				if hasMetadata(s.Labels) {
-					return errUnfit
-				}
-				met := len(g.cells)
-				if cells = g.find(s.Labels); len(g.cells) > met {
-					if v.budget -= len(cells); v.budget < 0 {
-						return promql.ErrTooManySamples("query execution")
-					}
-				}
-				v.annotate(l, s.Labels, &out.notes)
-			}
-			if !g.add(&cells[(ts-l.steps.start)/l.steps.every], value) {
-				return errUnfit
-			}
-			return nil
-		})
-		if err != nil {
-			return result{}, err
+		if err := v.each(l, &s.Window, g.from, g.to); err != nil {
+			return err
+		}
+		if len(v.found.At) == 0 {
+			continue
+		}
+		if hasMetadata(s.Labels) {
+			return errUnfit
+		}
+		cells := g.find(i, s.Labels)
+		if len(g.all) > most {
+			return promql.ErrTooManySamples("query execution")
+		}
+		v.annotate(l, s.Labels, &g.notes)
+		if !g.add(cells, &v.found) {
+			return errUnfit
 		}
 	}
-	for i, cells := range g.cells {
-		points := make([]promql.FPoint, 0, len(cells))
-		for k := range cells {
-			if cells[k].n > 0 {
-				points = append(points, promql.FPoint{T: l.steps.at(int64(k)), F: g.value(&cells[k])})
+	return nil
+}
+
+// join makes the result of parts, which have the steps of l in their order.
+func (v *evaluation) join(l *leaf, parts []groups) (result, error) {
+	var out result
+	all := groups{by: map[string]int{}} // without cells, but with those of the first part that has some
+	for i := range parts {
+		out.notes.Merge(parts[i].notes)
+		for _, g := range parts[i].all {
+			if at, ok := all.by[g.key]; ok {
+				all.all[at].met = min(all.all[at].met, g.met)
+				continue
+			}
+			all.by[g.key] = len(all.all)
+			all.all = append(all.all, g)
+		}
+	}
+	if v.budget -= len(all.all) * int(l.steps.count()); v.budget < 0 {
+		return result{}, promql.ErrTooManySamples("query execution")
+	}
+	slices.SortFunc(all.all, func(a, b group) int { return cmp.Compare(a.met, b.met) })
+	for _, g := range all.all {
+		points := make([]promql.FPoint, 0, l.steps.count())
+		for i := range parts {
+			at, ok := parts[i].by[g.key]
+			if !ok {
+				continue
+			}
+			for k := range parts[i].all[at].cells {
+				if x := &parts[i].all[at].cells[k]; x.n > 0 {
+					points = append(points, promql.FPoint{T: l.steps.at(parts[i].from + int64(k)), F: l.aggregation.value(x)})
+				}
 			}
 		}
-		out.series = append(out.series, promql.Series{Metric: g.labels[i], Floats: points})
+		out.series = append(out.series, promql.Series{Metric: g.labels, Floats: points})
 	}
 	return out, nil
 }

@@ -294,10 +294,12 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 	for _, in := range d.inners() {
 		reqs = in.track(reqs)
 	}
-	answers, err := e.read(ctx, reqs, res)
+	snap, err := e.read(ctx, reqs, res)
 	if err != nil {
 		return false, nil, err
 	}
+	defer snap.Release() // what is evaluated shares nothing with it
+	answers := snap.Answers
 	read := make(map[*leaf]*Answer, len(all))
 	for i, l := range all {
 		if of[i] >= 0 {
@@ -324,7 +326,7 @@ func (e *Engine) tryFill(ctx context.Context, leaves []*leaf, d *demand, values 
 	if again {
 		return true, nil, nil
 	}
-	v := evaluation{ctx: ctx, budget: e.opts.MaxSamples, live: d.how().live, names: d.names().All}
+	v := evaluation{sweep: sweep{ctx: ctx}, budget: e.opts.MaxSamples, live: d.how().live, names: d.names().All}
 	v.live.reset()
 	res.Stats.Recorded, res.Stats.Evaluated = 0, 0
 	for _, in := range d.inners() {

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/schema"
 	"github.com/prometheus/prometheus/util/annotations"
+	"golang.org/x/sync/errgroup"
 
 	"tidemark/projections/accum"
 )
@@ -35,19 +37,25 @@ type result struct {
 
 // evaluation turns the answers of one read into results. It belongs to one request.
 type evaluation struct {
-	ctx      context.Context
+	sweep
 	live     *liveSteps // nil: only what is published may be read
 	budget   int        // points that may still be made
-	spent    int        // evaluations since ctx was looked at
 	sketched int        // leaves that were read from sketches
 	names    []string   // of what is recorded
-	said     struct {   // of which it was said last that it may be no counter
-		leaf *leaf
-		name string
-	}
+}
+
+// sweep evaluates a leaf over one series after the other.
+type sweep struct {
+	ctx     context.Context
+	spent   int         // evaluations since ctx was looked at
 	slide   accum.Slide // over series of samples
 	cursor  accum.Cursor
 	machine accum.Evaluator // over the parts that the cursor cuts, where there are columns
+	found   accum.Results   // of the series that was evaluated last
+	said    struct {        // of which it was said last that it may be no counter
+		leaf *leaf
+		name string
+	}
 }
 
 // leaf evaluates l over the series of its answer. The error is a *MissError, or ends the request.
@@ -66,12 +74,12 @@ func (v *evaluation) leaf(l *leaf, series []Series) (result, error) {
 		same = map[string]int{} // by labels without the name: index into out.series
 		key  []byte
 	)
-	for i := range series {
+	all, err := v.points(l, series)
+	if err != nil {
+		return result{}, err
+	}
+	for i, points := range all {
 		s := &series[i]
-		points, err := v.points(l, &s.Window)
-		if err != nil {
-			return result{}, err
-		}
 		if len(points) == 0 {
 			continue
 		}
@@ -104,7 +112,7 @@ func sketchNote(f accum.Func) error {
 }
 
 // annotate adds what the engine would say about a series that has results.
-func (v *evaluation) annotate(l *leaf, metric labels.Labels, notes *annotations.Annotations) {
+func (v *sweep) annotate(l *leaf, metric labels.Labels, notes *annotations.Annotations) {
 	if l.fn.ExpectsQuantile() && (math.IsNaN(l.arg) || l.arg < 0 || l.arg > 1) {
 		notes.Add(annotations.NewInvalidQuantileWarning(l.arg, l.argPos))
 	}
@@ -118,67 +126,129 @@ func (v *evaluation) annotate(l *leaf, metric labels.Labels, notes *annotations.
 	}
 }
 
-// points evaluates l over one series at each of its steps at which the series has a value.
-func (v *evaluation) points(l *leaf, w *accum.Window) ([]promql.FPoint, error) {
-	var points []promql.FPoint
-	err := v.each(l, w, func(ts int64, value float64) error {
-		if v.budget--; v.budget < 0 {
-			return promql.ErrTooManySamples("query execution")
+// points evaluates l over each series at each of its steps at which the series has a value. Of many series each of several sweeps takes
+// some.
+func (v *evaluation) points(l *leaf, series []Series) ([][]promql.FPoint, error) {
+	all := make([][]promql.FPoint, len(series))
+	made := make([]int, v.sweeps(l, series))
+	err := v.share(len(made), func(i int, s *sweep) error {
+		for k := len(series) * i / len(made); k < len(series)*(i+1)/len(made); k++ {
+			points, err := s.points(l, &series[k].Window)
+			if err != nil {
+				return err
+			}
+			if made[i] += len(points); made[i] > v.budget {
+				return promql.ErrTooManySamples("query execution")
+			}
+			all[k] = points
 		}
-		points = append(points, promql.FPoint{T: ts, F: value})
 		return nil
 	})
-	return points, err
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range made {
+		if v.budget -= n; v.budget < 0 {
+			return nil, promql.ErrTooManySamples("query execution")
+		}
+	}
+	return all, nil
 }
 
-// each calls found for the steps at which l has a value over w. Steps whose windows lie outside w are never visited, so
-// that a short-lived series costs little in a long range.
-func (v *evaluation) each(l *leaf, w *accum.Window, found func(ts int64, value float64) error) error {
+func (v *sweep) points(l *leaf, w *accum.Window) ([]promql.FPoint, error) {
+	if err := v.each(l, w, 0, l.steps.count()); err != nil || len(v.found.At) == 0 {
+		return nil, err
+	}
+	points := make([]promql.FPoint, len(v.found.At))
+	for i, k := range v.found.At {
+		points[i] = promql.FPoint{T: l.steps.at(k), F: v.found.V[i]}
+	}
+	return points, nil
+}
+
+const (
+	// sharedEvaluations is how many evaluations are worth a sweep of their own.
+	sharedEvaluations = 1 << 16
+	// maxSweeps bounds the sweeps of one leaf.
+	maxSweeps = 8
+)
+
+// sweeps returns how many sweeps are to share in the evaluation of l.
+func (v *evaluation) sweeps(l *leaf, series []Series) int {
+	work := l.steps.count() * int64(len(series)) / sharedEvaluations
+	return int(max(1, min(work, int64(runtime.GOMAXPROCS(0)), maxSweeps)))
+}
+
+// share has n sweeps work at one time.
+func (v *evaluation) share(n int, work func(i int, s *sweep) error) error {
+	if n == 1 {
+		return work(0, &v.sweep)
+	}
+	others := make([]sweep, n)
+	var g errgroup.Group
+	for i := range others {
+		others[i].ctx = v.ctx
+		g.Go(func() error { return work(i, &others[i]) })
+	}
+	err := g.Wait()
+	for i := range others {
+		v.machine.Sketched = v.machine.Sketched || others[i].machine.Sketched
+	}
+	return err
+}
+
+// each evaluates l over w at its steps from number from to before number to, and puts what there is, by number of the step, into v.found.
+// Steps whose windows lie outside w are never visited, so that a short-lived series costs little in a long range.
+func (v *sweep) each(l *leaf, w *accum.Window, from, to int64) error {
+	v.found.Reset()
 	oldest, newest, ok := extent(w)
 	if !ok {
 		return nil
 	}
 	edge := l.edge()
+	run := accum.Windows{From: from, End: l.dataTime(l.steps.start), Every: l.steps.every, Width: l.window}
+	if l.lookback {
+		run.Before = edge // the newest sample counts if it lies behind this
+	}
+	reach := newest + l.window + edge // windows that end here or later begin behind all there is
+	switch {
+	case l.pinned && run.End >= reach:
+		return nil
+	case l.pinned:
+		run.Every = 0
+	case run.End >= reach:
+		return nil
+	default:
+		to = min(to, (reach-1-run.End)/run.Every+1)
+		if behind := oldest - run.End; behind > 0 {
+			run.From = max(from, (behind+run.Every-1)/run.Every)
+		}
+	}
 	slides := v.slide.Reset(l.fn, w)
 	v.slide.Edge = edge
 	if !slides {
 		v.cursor.Reset(w)
 		v.cursor.Edge = edge
 	}
-	k, n := int64(0), l.steps.count()
-	if !l.pinned {
-		if behind := oldest - l.dataTime(l.steps.start); behind > 0 {
-			k = (behind + l.steps.every - 1) / l.steps.every
+	for ; run.From < to; run.From = run.To {
+		run.To = min(to, run.From+int64(checkEvery-v.spent))
+		if l.pinned {
+			run.To = run.From + 1 // each has an offset of its own
 		}
-	}
-	for ; k < n; k++ {
-		if v.spent++; v.spent >= checkEvery {
+		if v.spent += int(run.To - run.From); v.spent >= checkEvery {
 			v.spent = 0
 			if err := ended(v.ctx, "expression evaluation"); err != nil {
 				return err
 			}
 		}
-		ts := l.steps.at(k)
-		e := l.dataTime(ts)
-		if e-l.window-edge >= newest {
-			return nil
-		}
-		begin := e - l.window
-		if l.lookback {
-			begin -= edge // the newest sample counts if it lies behind this
-		}
-		var (
-			value float64
-			ok    bool
-			err   error
-		)
+		offset := l.steps.at(run.From) - (run.End + run.From*run.Every)
+		var err error
 		if slides {
-			v.slide.Machine.Offset = ts - e
-			value, ok, err = v.slide.Next(e-l.window, e, begin, l.arg)
+			v.slide.Machine.Offset = offset
+			err = v.slide.Steps(run, l.arg, &v.found)
 		} else {
-			part := v.cursor.Cut(e-l.window, e)
-			v.machine.Offset = ts - e
-			value, ok, err = v.machine.Eval(l.fn, &part, begin, e, l.arg)
+			v.machine.Offset = offset
+			err = v.columns(l, run)
 		}
 		switch {
 		case errors.Is(err, accum.ErrNeedsSamples):
@@ -186,10 +256,21 @@ func (v *evaluation) each(l *leaf, w *accum.Window, found func(ts int64, value f
 		case err != nil:
 			return err
 		}
+	}
+	return nil
+}
+
+// columns evaluates l over windows of a series that has columns.
+func (v *sweep) columns(l *leaf, run accum.Windows) error {
+	for k := run.From; k < run.To; k++ {
+		end := run.End + k*run.Every
+		part := v.cursor.Cut(end-run.Width, end)
+		value, ok, err := v.machine.Eval(l.fn, &part, end-run.Width-run.Before, end, l.arg)
+		if err != nil {
+			return err
+		}
 		if ok {
-			if err := found(ts, value); err != nil {
-				return err
-			}
+			v.found.Add(k, value)
 		}
 	}
 	return nil
@@ -203,12 +284,11 @@ func (v *evaluation) absent(l *leaf, series []Series) (result, error) {
 	}
 	present := make([]bool, n)
 	for i := range series {
-		err := v.each(l, &series[i].Window, func(ts int64, _ float64) error {
-			present[(ts-l.steps.start)/l.steps.every] = true
-			return nil
-		})
-		if err != nil {
+		if err := v.each(l, &series[i].Window, 0, n); err != nil {
 			return result{}, err
+		}
+		for _, k := range v.found.At {
+			present[k] = true
 		}
 	}
 	var points []promql.FPoint

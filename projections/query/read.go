@@ -11,10 +11,10 @@ import (
 	"tidemark/projections/plan"
 )
 
-// read reads all requests at once and accounts for what came.
-func (e *Engine) read(ctx context.Context, reqs []Request, res *Result) ([]Answer, error) {
+// read reads all requests at once and accounts for what came. The snapshot is to be released.
+func (e *Engine) read(ctx context.Context, reqs []Request, res *Result) (*Snapshot, error) {
 	if len(reqs) == 0 {
-		return nil, nil
+		return &Snapshot{}, nil
 	}
 	res.Stats.Reads++
 	began := time.Now()
@@ -42,7 +42,7 @@ func (e *Engine) read(ctx context.Context, reqs []Request, res *Result) ([]Answe
 			res.Stats.Columns += len(a.Series[j].Cols)
 		}
 	}
-	return snap.Answers, nil
+	return snap, nil
 }
 
 // requests returns what to read for the leaves, and for each leaf the index of its request, −1 if it needs none. Leaves

@@ -175,12 +175,13 @@ func (e *Engine) keeping(ctx context.Context, m *material) (keeping, error) {
 	}
 	if len(reqs) > 0 {
 		var res Result
-		answers, err := e.read(ctx, reqs, &res)
+		snap, err := e.read(ctx, reqs, &res)
 		if err != nil {
 			return keeping{}, err
 		}
+		defer snap.Release()
 		newest, last := int64(math.MinInt64), int64(math.MinInt64)
-		for i, a := range answers {
+		for i, a := range snap.Answers {
 			if a.Frontier == math.MinInt64 || a.Frontier == math.MaxInt64 {
 				newest, last = max(newest, a.Frontier), max(last, a.Frontier)
 				continue
