@@ -61,9 +61,6 @@ func EncodedSamples(src []byte) int {
 // end is what AppendEncode was given. Panes come in the order of their ends. After an error, which is a *CorruptError, w
 // is as it was.
 func AppendDecoded(w *Window, src []byte, end int64) (n int, err error) {
-	if n := appendOne(w, src, end); n > 0 {
-		return n, nil
-	}
 	samples, values := len(w.T), len(w.V)
 	r := reader{src: src}
 	r.pane(w, end)
@@ -74,20 +71,20 @@ func AppendDecoded(w *Window, src []byte, end int64) (n int, err error) {
 	return r.off, nil
 }
 
-// appendOne decodes a pane of one decimal sample, as most are where a pane is as wide as samples are apart. It returns 0, and has done
-// nothing, where it is another pane, or an unusual one.
-func appendOne(w *Window, src []byte, end int64) int {
+// DecodeOne decodes a pane of one decimal sample, as most are where a pane is as wide as samples are apart, without a window to put it
+// in. ok is false where it is another pane, or an unusual one, or none at all: AppendDecoded tells.
+func DecodeOne(src []byte, end int64) (t int64, v float64, ok bool) {
 	if len(src) < 3 {
-		return 0
+		return 0, 0, false
 	}
 	scale := uint(src[0]) - (version<<versionShift | shapeOne)
 	if scale > maxScale {
-		return 0
+		return 0, 0, false
 	}
 	back, i := int64(src[1]), 2
 	if back >= 0x80 {
 		if src[2] >= 0x80 {
-			return 0
+			return 0, 0, false
 		}
 		back, i = back&0x7f|int64(src[2])<<7, 3
 	}
@@ -98,15 +95,13 @@ func appendOne(w *Window, src []byte, end int64) int {
 		u |= uint64(b&0x7f) << shift
 		if b < 0x80 {
 			m := int64(u>>1) ^ -int64(u&1)
-			w.T = append(w.T, end-back)
-			w.V = append(w.V, float64(m)/powers[scale])
-			return i
+			return end - back, float64(m) / powers[scale], true
 		}
 	}
-	return 0
+	return 0, 0, false
 }
 
-// usualBytes is how long a mantissa may be for appendOne: as many bytes as are below maxMantissa whatever they hold.
+// usualBytes is how long a mantissa may be for DecodeOne: as many bytes as are below maxMantissa whatever they hold.
 const usualBytes = 7
 
 // reader reads from src until the first error, after which it returns zeros.

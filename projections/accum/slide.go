@@ -115,6 +115,9 @@ func (s *Slide) Steps(w Windows, arg float64, r *Results) error {
 	case Sum, Avg:
 		s.sums(w, r)
 		return nil
+	case Instant:
+		s.instants(w, r)
+		return nil
 	}
 	for k := w.From; k < w.To; k++ {
 		end := w.End + k*w.Every
@@ -127,6 +130,24 @@ func (s *Slide) Steps(w Windows, arg float64, r *Results) error {
 		}
 	}
 	return nil
+}
+
+// instants is Steps for Instant.
+func (s *Slide) instants(w Windows, r *Results) {
+	t, hi := s.t, s.hi
+	for k := w.From; k < w.To; k++ {
+		end := w.End + k*w.Every
+		for hi < len(t) && t[hi] <= end-s.Edge {
+			hi++
+		}
+		if hi == 0 {
+			continue
+		}
+		if at, v := t[hi-1], s.v[hi-1]; at > end-w.Width-min(s.Edge, w.Before) && !value.IsStaleNaN(v) {
+			r.Add(k, v)
+		}
+	}
+	s.hi = hi
 }
 
 // slopes is Steps for Rate, Increase and Delta.

@@ -62,7 +62,8 @@ func TestSlideEqualsEvaluator(t *testing.T) {
 		}
 		same := slices.Equal(many.At, all.At)
 		for i := range many.V {
-			same = same && math.Float64bits(many.V[i]) == math.Float64bits(all.V[i])
+			x, y := many.V[i], all.V[i]
+			same = same && (math.Float64bits(x) == math.Float64bits(y) || math.IsNaN(x) && math.IsNaN(y))
 		}
 		if !same {
 			t.Fatalf("%s over %d windows of %d: %v, one by one %v", f, run.To, width, many, all)

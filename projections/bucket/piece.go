@@ -189,6 +189,11 @@ func openPiece(p []byte) (pieceReader, error) {
 }
 
 func (r *pieceReader) uvarint() (uint64, error) {
+	if len(r.buf) > 0 && r.buf[0] < 0x80 { // as most are
+		v := r.buf[0]
+		r.buf = r.buf[1:]
+		return uint64(v), nil
+	}
 	v, n := binary.Uvarint(r.buf)
 	if n <= 0 {
 		return 0, fmt.Errorf("%w: cut short", ErrCorruptPiece)

@@ -30,10 +30,45 @@ type Bucket struct {
 	Incomplete bool   // late samples were lost
 }
 
-// Collect calls yield with every bucket of a stream with an end in (from, to], by block, shard, series, end: a series' ends
-// come in increasing order. shards is indexed by shard. P1 holds as of the views, which were taken under a Pin that is still held;
-// if not, it may fail with ErrStaleView.
+// Run is what one series has published in one block. It is valid during the call that gives it.
+type Run struct {
+	Ref        uint64
+	At         int      // its index in ShardView.Refs, if these were given
+	Mask       uint32   // by index of the end: there is a pane
+	Incomplete uint32   // by index of the end: late samples were lost
+	Panes      [][]byte // EndsPerBlock, by index of the end; those that Mask does not name are not to be read
+	First      int64    // the end with index 0, ms
+	Width      int64    // from one end to the next, ms
+}
+
+// End returns the end with an index, in ms.
+func (r *Run) End(idx int) int64 { return r.First + int64(idx)*r.Width }
+
+// each calls yield with every bucket.
+func (r *Run) each(yield func(Bucket) error) error {
+	for rest := r.Mask | r.Incomplete; rest != 0; rest &= rest - 1 {
+		idx := bits.TrailingZeros32(rest)
+		b := Bucket{Ref: r.Ref, At: r.At, End: r.End(idx), Incomplete: r.Incomplete&(1<<idx) != 0}
+		if r.Mask&(1<<idx) != 0 {
+			b.Pane = r.Panes[idx]
+		}
+		if err := yield(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Collect is CollectRuns with every bucket for itself: a series' ends come in increasing order.
 func (s *Store) Collect(ctx context.Context, stream uint64, g Grid, from, to int64, shards []ShardView, yield func(shard int, b Bucket) error) error {
+	return s.CollectRuns(ctx, stream, g, from, to, shards, func(shard int, r *Run) error {
+		return r.each(func(b Bucket) error { return yield(shard, b) })
+	})
+}
+
+// CollectRuns calls yield with all buckets of a stream with an end in (from, to], by block, shard and series. shards is indexed by shard.
+// P1 holds as of the views, which were taken under a Pin that is still held; if not, it may fail with ErrStaleView.
+func (s *Store) CollectRuns(ctx context.Context, stream uint64, g Grid, from, to int64, shards []ShardView, yield func(shard int, r *Run) error) error {
 	if err := s.health.readable(); err != nil {
 		return err
 	}
@@ -68,11 +103,12 @@ type collector struct {
 	grid     Grid
 	from, to int64
 	shards   []ShardView
-	yield    func(int, Bucket) error
+	yield    func(int, *Run) error
 
 	cells cells  // where series are wanted by reference
 	items []item // where all are
 	buf   []byte // copies of the pieces of a block
+	found Run    // of the series that is given out
 }
 
 func (c *collector) run(stream uint64, lo, hi int64) error {
@@ -162,13 +198,12 @@ func (c *collector) shard(k Key, shard int) error {
 			c.items = ch.appendItems(c.items)
 		}
 	}
+	within := c.within(k.Block)
 	each := func(s *seriesItems) error {
-		return s.each(c.grid, k.Block, func(b Bucket) error {
-			if b.End <= c.from || b.End > c.to {
-				return nil
-			}
-			return c.yield(shard, b)
-		})
+		if c.found = s.run(c.grid, k.Block, within); c.found.Mask|c.found.Incomplete == 0 {
+			return nil
+		}
+		return c.yield(shard, &c.found)
 	}
 	if wanted {
 		return c.cells.each(each)
@@ -188,26 +223,32 @@ func (v *View) Each(g Grid, yield func(Bucket) error) error {
 			items = ch.appendItems(items)
 		}
 		items = sortItems(items)
-		if err := merge(items, func(s *seriesItems) error { return s.each(g, k.Block, yield) }); err != nil {
+		if err := merge(items, func(s *seriesItems) error {
+			r := s.run(g, k.Block, math.MaxUint32)
+			return r.each(yield)
+		}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// each calls yield with every bucket of the series in the block.
-func (s *seriesItems) each(g Grid, block int64, yield func(Bucket) error) error {
-	for rest := s.mask | s.incomplete; rest != 0; rest &= rest - 1 {
-		idx := bits.TrailingZeros32(rest)
-		b := Bucket{Ref: s.ref, At: s.at, End: g.End(block, idx), Incomplete: s.incomplete&(1<<idx) != 0}
-		if s.mask&(1<<idx) != 0 {
-			b.Pane = s.payloads[idx]
-		}
-		if err := yield(b); err != nil {
-			return err
+// within returns which ends of a block are in (from, to].
+func (c *collector) within(block int64) (mask uint32) {
+	for idx := range EndsPerBlock {
+		if e := c.grid.End(block, idx); e > c.from && e <= c.to {
+			mask |= 1 << idx
 		}
 	}
-	return nil
+	return mask
+}
+
+// run returns what the series has in a block at some of the ends.
+func (s *seriesItems) run(g Grid, block int64, within uint32) Run {
+	return Run{
+		Ref: s.ref, At: s.at, Mask: s.mask & within, Incomplete: s.incomplete & within,
+		Panes: s.payloads, First: g.End(block, 0), Width: g.Width,
+	}
 }
 
 // StreamStats counts what a stream has on disk.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/bits"
 	"runtime"
 	"slices"
 	"sync"
@@ -317,15 +318,15 @@ func (p *Projection) collect(ctx context.Context, r *streamRead, from int64, roo
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range parts {
 		g.Go(func() error {
-			own := part{to: r.req.To, width: r.grid.Width}
+			own := part{to: r.req.To}
 			views := r.views // a copy
 			for shard := range views {
 				if shard%readers != i {
 					views[shard].View, views[shard].Refs = bucket.View{}, []uint64{}
 				}
 			}
-			err := p.store.Collect(ctx, r.key, r.grid, from, r.req.To, views[:], func(shard int, b bucket.Bucket) error {
-				return own.add(&r.series[shard][b.At], b)
+			err := p.store.CollectRuns(ctx, r.key, r.grid, from, r.req.To, views[:], func(shard int, run *bucket.Run) error {
+				return own.add(&r.series[shard][run.At], run)
 			})
 			for shard := range views {
 				own.pieces += views[shard].Pieces
@@ -344,9 +345,9 @@ func (p *Projection) collect(ctx context.Context, r *streamRead, from int64, roo
 
 // part is what one reader of several needs and has found.
 type part struct {
-	to, width int64 // ms: the end of what is read, and the width of panes
-	room      room
-	pieces    int
+	to     int64 // ms, the end of what is read
+	room   room
+	pieces int
 }
 
 // addLive puts what open buckets hold behind what closed ones do: per series they come later.
@@ -469,22 +470,40 @@ func (p *Projection) Stored(ctx context.Context, yield func(log.SeriesRef) error
 	return nil
 }
 
-// add appends one bucket behind what the series has.
-func (p *part) add(s *Series, b bucket.Bucket) error {
-	if b.Incomplete {
-		s.Incomplete = append(s.Incomplete, b.End)
+// add appends the buckets of one block behind what the series has.
+func (p *part) add(s *Series, run *bucket.Run) error {
+	for rest := run.Incomplete; rest != 0; rest &= rest - 1 {
+		s.Incomplete = append(s.Incomplete, run.End(bits.TrailingZeros32(rest)))
 	}
-	if b.Pane == nil {
-		return nil
+	t, v := s.T, s.V
+	for rest := run.Mask; rest != 0; rest &= rest - 1 {
+		idx := bits.TrailingZeros32(rest)
+		pane, end := run.Panes[idx], run.End(idx)
+		if len(t) < cap(t) && len(v) < cap(v) {
+			if at, x, ok := accum.DecodeOne(pane, end); ok {
+				t, v = append(t, at), append(v, x)
+				continue
+			}
+		}
+		s.T, s.V = t, v
+		if err := p.addPane(s, pane, end, run); err != nil {
+			return err
+		}
+		t, v = s.T, s.V
 	}
-	if accum.EncodedHasHistogram(b.Pane) {
-		s.Histograms = append(s.Histograms, b.End)
+	s.T, s.V = t, v
+	return nil
+}
+
+func (p *part) addPane(s *Series, pane []byte, end int64, run *bucket.Run) error {
+	if accum.EncodedHasHistogram(pane) {
+		s.Histograms = append(s.Histograms, end)
 	}
-	if n := accum.EncodedSamples(b.Pane); len(s.T)+n > cap(s.T) {
-		p.room.reserve(&s.Window, n, int((p.to-b.End)/p.width)+1)
+	if n := accum.EncodedSamples(pane); len(s.T)+n > cap(s.T) {
+		p.room.reserve(&s.Window, n, int((p.to-end)/run.Width)+1)
 	}
-	if _, err := accum.AppendDecoded(&s.Window, b.Pane, b.End); err != nil {
-		return fmt.Errorf("pane: series %d, bucket %d: %w", b.Ref, b.End, err)
+	if _, err := accum.AppendDecoded(&s.Window, pane, end); err != nil {
+		return fmt.Errorf("pane: series %d, bucket %d: %w", run.Ref, end, err)
 	}
 	return nil
 }
