@@ -285,9 +285,9 @@ func (d *Dictionary) abandon(f *freshSeries, now time.Duration) bool {
 	return true
 }
 
-// purge removes the aliases of series from the caches.
+// purge removes the aliases of series from the caches. Whoever has looked one of them up meanwhile has it for the epoch that ends with them.
 func (d *Dictionary) purge(of func(SeriesRef) bool) {
-	d.epoch.Add(1)
+	defer d.epoch.Add(1)
 	for i := range d.shards {
 		s := &d.shards[i]
 		s.Lock()

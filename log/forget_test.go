@@ -207,3 +207,26 @@ func TestL8_AbandonedSeries(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// What was looked up while aliases go is kept for an epoch that is over once they are gone: at no time is there a new epoch and an old alias.
+func TestL8_TheEpochEndsBehindThePurge(t *testing.T) {
+	noLeak(t)
+	r := start(mustOpen(t, testDir, Options{FS: vfs.NewMem()}))
+	d := r.Dictionary()
+	for i := range 500 {
+		resolve(t, d, series(i))
+	}
+	began, looked := d.Epoch(), 0
+	d.purge(func(SeriesRef) bool {
+		if looked++; d.Epoch() != began {
+			t.Fatal("an alias is there in a new epoch")
+		}
+		return true
+	})
+	if looked < 500 || d.Epoch() == began {
+		t.Errorf("%d aliases were purged, and the epoch is %d as before", looked, d.Epoch())
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -139,7 +139,7 @@ func execute(ctx context.Context, q promql.Query, parts []part, from *feed) *pro
 	m := record.matrix()
 	points := m.TotalSamples()
 	read := q.Stats().Samples
-	read.TotalSamples, read.SamplesRead = int64(points), int64(points)
+	read.TotalSamples, read.SamplesRead, read.TotalSeries = int64(points), int64(points), int64(len(record.series))
 	read.UpdatePeak(points)
 	out := &promql.Result{Value: m, Warnings: record.notes}
 	if stmt := q.Statement().(*parser.EvalStmt); stmt.Interval == 0 {
