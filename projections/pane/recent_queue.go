@@ -2,25 +2,33 @@ package pane
 
 import (
 	"hash/maphash"
-	"math/bits"
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
 )
 
-// recentQueue is a queue of writes and starts in which the newest write of a content is found. A place takes 37 to 43 bytes, a fifth of them
-// may be free, and seven eighths where there were more once. Nothing in it is a pointer. The zero value is empty.
+// recentQueue is a queue of at most maxRecent writes and starts in which the newest write of a content is found. An entry takes 37 to 43
+// bytes, nothing in it is a pointer, and it grows and shrinks by pieces of 128 KiB, as it may be a large part of what a service holds.
+// The zero value is empty.
 type recentQueue struct {
-	ring []recentEntry // it grows by a fourth, as it may be a large part of what a service holds
-	// The newest write of each content, by its hash: one more than its place in the ring, or 0. Open addressing with linear probing, a power of
-	// two that is at least a third longer than the ring.
+	pieces []*recentPiece // from that of the oldest on
+	spare  *recentPiece   // was emptied last
+	first  uint64         // the number of the oldest, counted over all that were ever pushed
+	next   uint64         // the number of the next
+
+	// The newest write of each content, by its hash: one more than its number modulo recentNumbers, or 0. Open addressing with linear
+	// probing; a power of two, of which at least a fourth is free.
 	index []uint32
-	first int // place of the oldest
-	n     int
 }
 
-// minRecentRing is what the ring has at least.
-const minRecentRing = 1 << 10
+const (
+	recentPieceLen = 1 << 12
+	minRecentIndex = 1 << 10
+	// recentNumbers is more than the entries that there may be at one time, and a power of two.
+	recentNumbers = 4 * maxRecent
+)
+
+type recentPiece [recentPieceLen]recentEntry
 
 type recentEntry struct {
 	hash    log.Hash
@@ -34,65 +42,76 @@ func (e *recentEntry) recent() bucket.Recent {
 	return bucket.Recent{Seq: e.seq &^ startBit, LogTime: e.logTime, Start: e.seq&startBit != 0, Hash: e.hash}
 }
 
-func (q *recentQueue) len() int { return q.n }
+func (q *recentQueue) len() int { return int(q.next - q.first) }
 
 // at returns entry i of those that are held, from the oldest on.
-func (q *recentQueue) at(i int) bucket.Recent { return q.ring[q.place(i)].recent() }
+func (q *recentQueue) at(i int) bucket.Recent { return q.entry(q.first + uint64(i)).recent() }
 
-// place returns where entry i of those that are held lies, or will.
-func (q *recentQueue) place(i int) int {
-	if i += q.first; i >= len(q.ring) {
-		i -= len(q.ring)
-	}
-	return i
+func (q *recentQueue) entry(number uint64) *recentEntry {
+	return &q.pieces[number/recentPieceLen-q.first/recentPieceLen][number%recentPieceLen]
 }
 
 // push adds an entry, and returns the newest write before it with its content, or 0.
 func (q *recentQueue) push(e bucket.Recent) (earlier log.Seq) {
-	if q.n == len(q.ring) {
-		q.resize(max(minRecentRing, len(q.ring)+len(q.ring)/4))
+	if q.len()+1 > len(q.index)/4*3 {
+		q.resize(max(minRecentIndex, 2*len(q.index)))
 	}
-	place := q.place(q.n)
-	q.n++
-	q.ring[place] = recentEntry{hash: e.Hash, logTime: e.LogTime, seq: e.Seq}
+	if q.next%recentPieceLen == 0 || len(q.pieces) == 0 {
+		if q.spare == nil {
+			q.spare = new(recentPiece)
+		}
+		q.pieces, q.spare = append(q.pieces, q.spare), nil
+	}
+	number := q.next
+	q.next++
+	added := q.entry(number)
+	*added = recentEntry{hash: e.Hash, logTime: e.LogTime, seq: e.Seq}
 	if e.Start {
-		q.ring[place].seq |= startBit
+		added.seq |= startBit
 		return 0
 	}
-	slot := q.slot(e.Hash)
+	slot := q.slot(&added.hash)
 	if was := q.index[slot]; was != 0 {
-		earlier = log.Seq(q.ring[was-1].seq)
+		earlier = log.Seq(q.entry(q.number(was)).seq)
 	}
-	q.index[slot] = uint32(place) + 1
+	q.index[slot] = uint32(number%recentNumbers) + 1
 	return earlier
 }
 
 // pop removes the oldest entry.
 func (q *recentQueue) pop() {
-	e := &q.ring[q.first]
+	e := q.entry(q.first)
 	if e.seq&startBit == 0 {
-		if slot := q.slot(e.hash); q.index[slot] == uint32(q.first)+1 {
+		if slot := q.slot(&e.hash); q.number(q.index[slot]) == q.first {
 			q.free(slot)
 		}
 	}
-	q.first = q.place(1)
-	if q.n--; q.n < len(q.ring)/8 && len(q.ring) > minRecentRing {
-		q.resize(max(minRecentRing, len(q.ring)/2))
+	if q.first++; q.first%recentPieceLen == 0 {
+		q.spare = q.pieces[0]
+		q.pieces = append(q.pieces[:0], q.pieces[1:]...)
 	}
+	if n := len(q.index); q.len() < n/8 && n > minRecentIndex {
+		q.resize(n / 2)
+	}
+}
+
+// number returns the number of an entry from what the index holds.
+func (q *recentQueue) number(held uint32) uint64 {
+	return q.first + (uint64(held)-1-q.first)%recentNumbers
 }
 
 // recentSeed keeps senders from choosing where their writes go.
 var recentSeed = maphash.MakeSeed()
 
 // home returns where the search for a content begins.
-func (q *recentQueue) home(h log.Hash) int {
+func (q *recentQueue) home(h *log.Hash) int {
 	return int(maphash.Bytes(recentSeed, h[:])) & (len(q.index) - 1)
 }
 
 // slot returns the slot of a content: that of its newest write, or the free one where it belongs.
-func (q *recentQueue) slot(h log.Hash) int {
+func (q *recentQueue) slot(h *log.Hash) int {
 	slot := q.home(h)
-	for q.index[slot] != 0 && q.ring[q.index[slot]-1].hash != h {
+	for q.index[slot] != 0 && q.entry(q.number(q.index[slot])).hash != *h {
 		slot = (slot + 1) & (len(q.index) - 1)
 	}
 	return slot
@@ -103,7 +122,7 @@ func (q *recentQueue) free(slot int) {
 	mask := len(q.index) - 1
 	q.index[slot] = 0
 	for next := (slot + 1) & mask; q.index[next] != 0; next = (next + 1) & mask {
-		home := q.home(q.ring[q.index[next]-1].hash)
+		home := q.home(&q.entry(q.number(q.index[next])).hash)
 		if (next-home)&mask >= (next-slot)&mask { // its search comes past the empty slot
 			q.index[slot], q.index[next] = q.index[next], 0
 			slot = next
@@ -111,10 +130,13 @@ func (q *recentQueue) free(slot int) {
 	}
 }
 
+// resize makes an index of another size.
 func (q *recentQueue) resize(size int) {
-	old := *q
-	*q = recentQueue{ring: make([]recentEntry, size), index: make([]uint32, 1<<bits.Len(uint(size+size/3)))}
-	for i := range old.n {
-		q.push(old.at(i))
+	old := q.index
+	q.index = make([]uint32, size)
+	for _, held := range old {
+		if held != 0 {
+			q.index[q.slot(&q.entry(q.number(held)).hash)] = held
+		}
 	}
 }

@@ -8,11 +8,12 @@ import (
 	"tidemark/projections/bucket"
 )
 
-// Whatever comes and goes, the queue holds what a slice and a map would: few contents and many, while it grows, shrinks and goes round.
+// Whatever comes and goes, the queue holds what a slice and a map would: few contents and many, while it grows and shrinks, and when
+// its numbers begin anew.
 func TestRecentQueue_Model(t *testing.T) {
 	for _, contents := range []int{1, 30, 3000, 1 << 40} {
 		rng := rand.New(rand.NewPCG(1, uint64(contents)))
-		var q recentQueue
+		q := recentQueue{first: recentNumbers - 30_000, next: recentNumbers - 30_000}
 		var queue []bucket.Recent
 		newest := map[log.Hash]log.Seq{}
 		longest := 0
@@ -30,7 +31,7 @@ func TestRecentQueue_Model(t *testing.T) {
 			}
 			queue = append(queue, e)
 			pops := rng.IntN(2) // it grows
-			if seq/10_000%2 == 1 {
+			if seq/30_000%2 == 1 {
 				pops = rng.IntN(5) // and shrinks
 			}
 			for range min(pops, len(queue)) {
@@ -44,8 +45,11 @@ func TestRecentQueue_Model(t *testing.T) {
 			if q.len() != len(queue) || len(queue) > 0 && (q.at(0) != queue[0] || q.at(len(queue)-1) != queue[len(queue)-1]) {
 				t.Fatalf("%d contents: at %d the queue is another", contents, seq)
 			}
-			if n := len(q.ring); n > minRecentRing && n > 8*(len(queue)+1) {
+			if n := len(q.index); n > minRecentIndex && n > 8*(len(queue)+1) {
 				t.Fatalf("%d contents: %d places for %d", contents, n, len(queue))
+			}
+			if n := len(q.pieces); n > len(queue)/recentPieceLen+2 {
+				t.Fatalf("%d contents: %d pieces for %d", contents, n, len(queue))
 			}
 		}
 		for i, e := range queue {
@@ -62,7 +66,7 @@ func TestRecentQueue_Model(t *testing.T) {
 		if taken != len(newest) {
 			t.Errorf("%d contents: %d are found, not %d", contents, taken, len(newest))
 		}
-		if longest < 4*minRecentRing {
+		if longest < 2*recentPieceLen {
 			t.Errorf("%d contents: the longest queue was %d", contents, longest)
 		}
 	}
@@ -84,5 +88,5 @@ func BenchmarkRecentWrites(b *testing.B) {
 			q.pop()
 		}
 	}
-	b.ReportMetric(float64(32*len(q.ring)+4*len(q.index))/float64(q.len()), "B/entry")
+	b.ReportMetric(float64(32*recentPieceLen*(len(q.pieces)+1)+4*len(q.index))/float64(q.len()), "B/entry")
 }

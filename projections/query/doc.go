@@ -11,7 +11,8 @@
 // leaf is matched to a stream of the plan: matchers at least as narrow, windows made of whole panes. All leaves are read
 // by one call of Source.Read, checked for completeness, and evaluated by package accum. In the expression each leaf is
 // replaced by a synthetic selector, and the engine evaluates the rest over a storage that holds the leaves' values at the
-// times of its steps.
+// times of its steps. Large reads are shared by several readers, each of some shards, and large leaves by several sweeps,
+// each over some series, or over some steps where it adds up: no float is added in another order than by one.
 //
 // A selector of the name of a materialization, or of what a rule records, reads the values of that expression at the steps of its
 // grid, under the labels of the rule, as if they had been written there with a stale marker where a series ends. The
