@@ -2,7 +2,11 @@ package pane
 
 import (
 	"math/rand/v2"
+	"runtime"
+	"slices"
 	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
 
 	"tidemark/projections/accum"
 )
@@ -78,4 +82,32 @@ func TestRoom_IsUsedAgain(t *testing.T) {
 		}
 		snap.Release()
 	}
+}
+
+// What several readers collect together is what one collects.
+func TestCollect_SeveralReaders(t *testing.T) {
+	n, stop := benchNode(t, 4000, 20, true) // more than twice sharedPanes
+	defer stop()
+	req := Request{Stream: benchStream().ID, Matchers: matcher("m"), From: 0, To: 1_200_000}
+	read := func(processors int) *Snapshot {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors))
+		snap, err := n.panes.Read(t.Context(), []Request{req})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snap
+	}
+	one, two := read(1), read(2)
+	want, got := one.Answers[0], two.Answers[0]
+	if len(want.Series) != 4000 || len(got.Series) != 4000 || got.Pieces != want.Pieces || want.Pieces == 0 {
+		t.Fatalf("%d and %d series, %d and %d pieces", len(want.Series), len(got.Series), want.Pieces, got.Pieces)
+	}
+	for i := range want.Series {
+		x, y := &got.Series[i], &want.Series[i]
+		if !labels.Equal(x.Labels, y.Labels) || len(y.T) != 80 || !slices.Equal(x.T, y.T) || !slices.Equal(x.V, y.V) {
+			t.Fatalf("%s has %d samples, %s has %d", x.Labels, len(x.T), y.Labels, len(y.T))
+		}
+	}
+	one.Release()
+	two.Release()
 }
