@@ -2,13 +2,15 @@ package pane
 
 import (
 	"hash/maphash"
+	"slices"
 
 	"tidemark/log"
 	"tidemark/projections/bucket"
 )
 
 // recentQueue is a queue of at most maxRecent writes and starts in which the newest write of a content is found. An entry takes 37 to 43
-// bytes, nothing in it is a pointer, and it grows and shrinks by pieces of 128 KiB, as it may be a large part of what a service holds.
+// bytes, and up to 64 where there were more once. Nothing in it is a pointer, and it grows and shrinks by pieces of 128 KiB, as it may be a
+// large part of what a service holds.
 // The zero value is empty.
 type recentQueue struct {
 	pieces []*recentPiece // from that of the oldest on
@@ -88,7 +90,7 @@ func (q *recentQueue) pop() {
 	}
 	if q.first++; q.first%recentPieceLen == 0 {
 		q.spare = q.pieces[0]
-		q.pieces = append(q.pieces[:0], q.pieces[1:]...)
+		q.pieces = slices.Delete(q.pieces, 0, 1) // which lets go of the slot behind, too
 	}
 	if n := len(q.index); q.len() < n/8 && n > minRecentIndex {
 		q.resize(n / 2)

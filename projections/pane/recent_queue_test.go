@@ -51,6 +51,11 @@ func TestRecentQueue_Model(t *testing.T) {
 			if n := len(q.pieces); n > len(queue)/recentPieceLen+2 {
 				t.Fatalf("%d contents: %d pieces for %d", contents, n, len(queue))
 			}
+			for _, held := range q.pieces[len(q.pieces):cap(q.pieces)] {
+				if held != nil {
+					t.Fatalf("%d contents: a piece that is not used is held", contents)
+				}
+			}
 		}
 		for i, e := range queue {
 			if q.at(i) != e {
